@@ -1,0 +1,2 @@
+//! Bookkeeping for KV-cache offloading.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Replays request traces through the kvferry engine.
+#![forbid(unsafe_code)]
