@@ -1,0 +1,1 @@
+"""Random histories that go through two managers side by side, with everything visible compared."""
