@@ -1,10 +1,10 @@
 """Stand-ins for the CUDA libraries that a CUDA build of torch is linked with.
 
-On x86-64 the package index offers torch for CUDA only, and its shared objects name several gigabytes
-of CUDA libraries that a process without a GPU loads and never calls. This module reads the dynamic
-sections of torch's own libraries, finds which libraries and symbols are missing, and compiles one
-small library for each: every function in it returns `NO_DEVICE`, CUDA's own word for "there is no
-GPU", so torch starts as it does on a machine without one.
+On x86-64 the package index offers torch for CUDA only, and its shared objects name several
+gigabytes of CUDA libraries that a process without a GPU loads and never calls. This module reads
+the dynamic sections of torch's own libraries, finds which libraries and symbols are missing, and
+compiles one small library for each: every function in it returns `NO_DEVICE`, CUDA's own word for
+"there is no GPU", so torch starts as it does on a machine without one.
 
 Nothing that is already in place is written to: package files may be hard links into a shared cache.
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # cudaErrorNoDevice and CUDA_ERROR_NO_DEVICE have the same value.
 NO_DEVICE = 100
 
-# What the machine itself provides. Everything else that torch needs has to be a file in its folders.
+# What the machine itself provides. Everything else has to be a file in torch's or nvidia's folders.
 SYSTEM_LIBRARIES = (
     "ld-linux",
     "libc.",
@@ -87,13 +87,9 @@ def _parse(image: mmap.mmap) -> SharedObject:
     if SHT_DYNAMIC not in by_type or SHT_DYNSYM not in by_type:
         return found
 
-    def strings(section: tuple[int, ...]) -> bytes:
-        linked = sections[section[6]]
-        return image[linked[4] : linked[4] + linked[5]]
-
     dynamic = by_type[SHT_DYNAMIC]
-    dynamic_names = strings(dynamic)
-    for tag, value in struct.iter_unpack("<QQ", image[dynamic[4] : dynamic[4] + dynamic[5]]):
+    dynamic_names = _content(image, sections[dynamic[6]])
+    for tag, value in struct.iter_unpack("<QQ", _content(image, dynamic)):
         if tag == DT_NEEDED:
             found.needed.append(_string(dynamic_names, value))
 
@@ -101,27 +97,36 @@ def _parse(image: mmap.mmap) -> SharedObject:
     if SHT_GNU_VERNEED in by_type:
         versions = dict(_version_needs(image, by_type[SHT_GNU_VERNEED], dynamic_names))
     symbols = by_type[SHT_DYNSYM]
-    names = strings(symbols)
     count = symbols[5] // 24
     indices: tuple[int, ...] = (0,) * count
     if SHT_GNU_VERSYM in by_type:
         indices = struct.unpack_from(f"<{count}H", image, by_type[SHT_GNU_VERSYM][4])
-    table = image[symbols[4] : symbols[4] + symbols[5]]
-    for (name_offset, info, _, section, _, _), index in zip(
-        struct.iter_unpack("<IBBHQQ", table), indices, strict=True
+    names = _content(image, sections[symbols[6]])
+    for symbol, index in zip(
+        struct.iter_unpack("<IBBHQQ", _content(image, symbols)), indices, strict=True
     ):
-        if not name_offset:
-            continue
-        name = _string(names, name_offset)
-        version = versions.get(index & ~VERSION_HIDDEN)
-        if section:
-            found.defined.add(name)
-        elif version:
-            library, label = version
-            found.versioned.setdefault(library, {}).setdefault(label, set()).add(name)
-        elif info >> 4 != STB_WEAK:
-            found.undefined.add(name)
+        _sort_symbol(found, symbol, names, versions.get(index & ~VERSION_HIDDEN))
     return found
+
+
+def _sort_symbol(
+    found: SharedObject, symbol: tuple[int, ...], names: bytes, version: tuple[str, str] | None
+) -> None:
+    name_offset, info, _, section, _, _ = symbol
+    name = _string(names, name_offset)
+    if not name:
+        return
+    if section:
+        found.defined.add(name)
+    elif version:
+        library, label = version
+        found.versioned.setdefault(library, {}).setdefault(label, set()).add(name)
+    elif info >> 4 != STB_WEAK:
+        found.undefined.add(name)
+
+
+def _content(image: mmap.mmap, section: tuple[int, ...]) -> bytes:
+    return image[section[4] : section[4] + section[5]]
 
 
 def _version_needs(
@@ -163,9 +168,7 @@ def missing_libraries(site_packages: Path) -> dict[str, dict[str, set[str]]]:
         name: defaultdict(set)
         for read in objects
         for name in read.needed
-        if name not in present
-        and name != DRIVER_LIBRARY
-        and not name.startswith(SYSTEM_LIBRARIES)
+        if name not in present and name != DRIVER_LIBRARY and not name.startswith(SYSTEM_LIBRARIES)
     }
     for read in objects:
         for library, versions in read.versioned.items():
@@ -187,9 +190,7 @@ def _found_on_this_machine(symbols: set[str], objects: list[SharedObject]) -> se
 
     A stand-in for one of these would be found before the real one, and crash whoever calls it.
     """
-    system = {
-        name for read in objects for name in read.needed if name.startswith(SYSTEM_LIBRARIES)
-    }
+    system = {name for read in objects for name in read.needed if name.startswith(SYSTEM_LIBRARIES)}
     loaded = [ctypes.CDLL(None), *(ctypes.CDLL(name) for name in sorted(system))]
     return {symbol for symbol in symbols if any(hasattr(library, symbol) for library in loaded)}
 

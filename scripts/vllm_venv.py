@@ -93,7 +93,7 @@ def lock_file(release: str) -> Path:
 
 
 def recipe(release: str) -> dict[str, str]:
-    """Everything that decides what an environment holds: another recipe means another environment."""
+    """Everything that decides what an environment holds: another recipe, another environment."""
     return {
         "release": release,
         "torch": RELEASES[release].torch,
@@ -161,10 +161,8 @@ def write_lock(release: str, uv: str) -> None:
         excluded.write_text("\n".join(EXCLUDED))
         options = ["--quiet", "--universal", "--python-version", "3.11"]
         options += ["--no-annotate", "--no-header", "--excludes", str(excluded)]
-        run(
-            f"lock {release}",
-            *(uv, "pip", "compile", *options, wanted, "--output-file", lock_file(release)),
-        )
+        options += ["--output-file", str(lock_file(release))]
+        run(f"lock {release}", uv, "pip", "compile", *options, wanted)
 
 
 def main() -> None:

@@ -1,0 +1,153 @@
+# Every target sets up what it needs, in .venv and $(TARGET), and a second run reuses it. A machine
+# needs Rust, Python 3.11 or newer and a C compiler; scripts/preflight says so where one is missing.
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+VENV := .venv
+VLLM_VENV := .venv-vllm-0.32
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+UV_VERSION := 0.13.9
+
+# The Python binding has no tests of its own in Rust: its tests are in Python.
+RUST_TESTED := --locked --workspace --exclude kvferry-py --features kvferry/testing
+LOOM := CARGO_TARGET_DIR="$(TARGET)/loom" RUSTFLAGS="$(RUSTFLAGS) --cfg loom"
+
+LINT_STAGES := fmt clippy rustdoc ruff mypy stubtest
+TEST_STAGES := rust loom unit vllm
+
+# Whatever ends up in the wheel. Folders are listed too: they change when a file is removed.
+WHEEL_SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
+	$(shell find rust python -not -path '*/__pycache__*')
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+MAKEFLAGS += --no-builtin-rules
+
+.PHONY: help
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+## For users
+
+.PHONY: demo
+demo: $(VENV)/.kvferry ## replay a workload (TRACE=FILE: your own), print and draw its hit ratios
+	@mkdir -p out
+	$(BIN)/kvferry replay $(if $(TRACE),"$(TRACE)") --json out/replay.json --plot out/hit_ratio.png
+
+.PHONY: bench
+bench: $(VENV)/.kvferry ## measure the engine beside vLLM's manager, then the Rust benches
+	@$(MAKE) --no-print-directory $(VLLM_VENV)/.kvferry || \
+		echo "vLLM could not be installed here: measured beside OrderedDict instead"
+	python=$(VLLM_VENV)/bin/python; test -e $(VLLM_VENV)/.kvferry || python=$(BIN)/python; \
+		PYTHONPATH=tests "$$python" tests/benchmarks/bench_manager.py
+	$(BIN)/python scripts/import_time.py
+	cargo bench --locked -p kvferry
+
+.PHONY: wheel
+wheel: $(VENV)/.tools ## build the release wheel and sdist into dist/, and try the wheel
+	$(UV) pip install --quiet --python $(BIN)/python --group release
+	rm -rf dist "$(TARGET)/wheel-venv"
+	$(BIN)/maturin sdist --out dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" \
+		$(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --out dist
+	$(UV) venv --quiet --python $(BIN)/python "$(TARGET)/wheel-venv"
+	$(UV) pip install --quiet --python "$(TARGET)/wheel-venv/bin/python" dist/*.whl
+	"$(TARGET)/wheel-venv/bin/python" scripts/smoke.py
+	@ls -l dist
+
+## For developers
+
+.PHONY: test
+test: ## run every test: rust, loom, unit, vllm
+	@MAKE="$(MAKE)" scripts/stages $(TEST_STAGES)
+
+.PHONY: lint
+lint: ## check formatting, lints, docs and types: fmt, clippy, rustdoc, ruff, mypy, stubtest
+	@MAKE="$(MAKE)" scripts/stages $(LINT_STAGES)
+
+.PHONY: rust
+rust: ## Rust unit tests, integration tests, examples and doctests
+	cargo test $(RUST_TESTED) --lib --bins --tests --examples
+	cargo test $(RUST_TESTED) --doc
+
+.PHONY: loom
+loom: ## model-check every lock-free protocol
+	$(LOOM) cargo test --locked -p kvferry --features testing --test 'loom_*'
+
+.PHONY: unit
+unit: $(VENV)/.kvferry ## Python tests of the built wheel
+	$(BIN)/python -m pytest tests/unit tests/differential
+
+.PHONY: vllm
+vllm: $(VLLM_VENV)/.kvferry ## differential tests against vLLM's own managers
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm
+
+.PHONY: stress
+stress: $(VLLM_VENV)/.kvferry ## the long tests: threads, 10 million operations, the mutation check
+	cargo test $(RUST_TESTED) --tests -- --ignored --test-threads 1
+	KVFERRY_DIFF_OPS=10000000 $(VLLM_VENV)/bin/python -m pytest tests/vllm -o timeout=0
+	$(BIN)/python scripts/mutation_check.py
+
+.PHONY: fuzz
+fuzz: $(VENV)/.kvferry ## property tests through Python, with many more examples
+	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest tests/unit -m hypothesis -o timeout=0
+
+.PHONY: fmt
+fmt:
+	cargo fmt --all --check
+
+.PHONY: clippy
+clippy:
+	cargo clippy --locked --workspace --all-targets --features kvferry/testing -- -D warnings
+	$(LOOM) cargo clippy --locked -p kvferry --features testing --lib --tests -- -D warnings
+
+.PHONY: rustdoc
+rustdoc:
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+
+.PHONY: ruff
+ruff: $(VENV)/.tools
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+.PHONY: mypy
+mypy: $(VENV)/.kvferry
+	$(BIN)/mypy
+
+.PHONY: stubtest
+stubtest: $(VENV)/.kvferry
+	MYPYPATH=python $(BIN)/python -m mypy.stubtest kvferry._core
+
+.PHONY: clean
+clean: ## remove everything that make has built
+	rm -rf $(VENV) $(VLLM_VENV) "$(TARGET)" dist out
+
+## Set-up. A stamp is written last, so whatever was interrupted is done again.
+
+$(UV):
+	python=$$(scripts/preflight) && "$$python" -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(VENV)/.tools: pyproject.toml | $(UV)
+	$(UV) pip install --quiet --python $(BIN)/python --group dev
+	@touch $@
+
+$(TARGET)/wheel/.built: $(WHEEL_SOURCES) | $(VENV)/.tools
+	rm -rf "$(TARGET)/wheel"
+	$(BIN)/maturin build --release --compatibility linux --out "$(TARGET)/wheel"
+	@touch $@
+
+$(VENV)/.kvferry: $(TARGET)/wheel/.built $(VENV)/.tools
+	wheel=$$(echo "$(TARGET)"/wheel/*.whl) && \
+		$(UV) pip install --quiet --python $(BIN)/python --reinstall-package kvferry "$$wheel[cli]"
+	@touch $@
+
+$(VLLM_VENV)/.complete: scripts/vllm_venv.py scripts/cuda_stubs.py $(wildcard scripts/vllm_locks/*) | $(UV)
+	$(BIN)/python scripts/vllm_venv.py --uv $(UV) $(VLLM_VENV)
+	@touch $@
+
+$(VLLM_VENV)/.kvferry: $(VLLM_VENV)/.complete $(TARGET)/wheel/.built
+	$(UV) pip install --quiet --python $(VLLM_VENV)/bin/python --group test \
+		--reinstall-package kvferry "$(TARGET)"/wheel/*.whl
+	@touch $@
