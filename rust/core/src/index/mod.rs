@@ -1,0 +1,216 @@
+//! The index: which slot holds a key.
+//!
+//! A set-associative table of fixed size. A bucket is one cache line of eight entries; every key has two candidate
+//! buckets; an entry is a 32-bit tag of the hash and the slot number plus one, or zero. A removal clears an entry, so
+//! there are no tombstones and nothing is ever rebuilt. The table is made for a load of at most [`LOAD_PERCENT`] %.
+//!
+//! Invariants:
+//!
+//! * I1. A resident key has exactly one entry, in one of its two buckets; for the time of a move, two.
+//! * I2. An entry is a hint. Whoever follows it compares the whole key in the record, its length included, under the
+//!   generation of the slot. A wrong entry costs time, never a wrong hit.
+//! * I3. Only the owner writes.
+//!
+//! Moving an entry while readers look:
+//!
+//! | step | by | operation | ordering | pairs with |
+//! |---|---|---|---|---|
+//! | 1 | owner | write the entry into the destination | Release | the reader's loads of entries |
+//! | 2 | owner | advance the move counter | Release | the reader's two loads of the counter |
+//! | 3 | owner | clear the source | Release | the reader's loads of entries: seeing it cleared means seeing step 2 |
+//!
+//! A reader that misses and finds the counter where it was before has seen each entry before its move or after it. It
+//! looks again otherwise: lock-free, since the owner has made progress.
+
+mod batch;
+mod insert;
+
+use std::collections::TryReserveError;
+
+use crossbeam_utils::CachePadded;
+
+use crate::mutant::{Mutant, is};
+#[cfg(any(test, feature = "testing"))]
+use crate::slot::NONE;
+use crate::slot::state::State;
+use crate::storage::{Line, Records, lines};
+use crate::sync::{AtomicU64, Ordering};
+
+pub(crate) use batch::Found;
+
+/// The load that the table is made for. With two buckets of eight and kicks to depth two, 25 million replacements at 95 %
+/// met no full bucket; 75 % leaves a margin and costs 10.7 bytes a chunk.
+pub(crate) const LOAD_PERCENT: usize = 75;
+
+/// Entries in a bucket.
+const WAYS: usize = 8;
+
+/// Where the entry of a hash may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    first: u32,
+    second: u32,
+    tag: u32,
+}
+
+/// The table. See the module.
+#[derive(Debug)]
+pub(crate) struct Index {
+    buckets: Box<[Line]>,
+    moves: CachePadded<AtomicU64>,
+}
+
+#[inline]
+fn entry(tag: u32, slot: u32) -> u64 {
+    u64::from(tag) << 32 | (u64::from(slot) + 1)
+}
+
+#[inline]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the two halves of an entry are 32 bits each"
+)]
+fn unpack(entry: u64) -> (u32, u32) {
+    ((entry >> 32) as u32, (entry as u32).wrapping_sub(1))
+}
+
+impl Index {
+    /// A table for `capacity` keys.
+    pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
+        // Two buckets at least, so that a key always has two different ones.
+        let buckets = (capacity as usize * 100)
+            .div_ceil(WAYS * LOAD_PERCENT)
+            .max(2);
+        Ok(Self {
+            buckets: lines(buckets)?,
+            moves: CachePadded::new(AtomicU64::new(0)),
+        })
+    }
+
+    /// The candidate buckets of a hash, always different, and its tag.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a product with a 32-bit count, shifted, fits 32 bits"
+    )]
+    pub(crate) fn place(&self, hash: u64) -> Place {
+        let n = self.buckets.len() as u64;
+        let reduce = |h: u64| (u128::from(h) * u128::from(n) >> 64) as u32;
+        let first = reduce(hash);
+        let mut second = reduce(hash.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32));
+        if second == first {
+            second = if u64::from(first) + 1 == n {
+                0
+            } else {
+                first + 1
+            };
+        }
+        // Not zero, so that an empty entry never has the right tag.
+        Place {
+            first,
+            second,
+            tag: (hash as u32).max(1),
+        }
+    }
+
+    #[inline]
+    fn load(&self, bucket: u32, way: usize) -> u64 {
+        // Acquire: pairs with the Release of `store`; an entry leads to a record that is written, and a cleared one to
+        // the move counter.
+        self.buckets[bucket as usize].0[way].load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store(&self, bucket: u32, way: usize, entry: u64) {
+        // Release: pairs with the Acquire of `load`.
+        self.buckets[bucket as usize].0[way].store(entry, Ordering::Release);
+    }
+
+    #[inline]
+    fn moves(&self) -> u64 {
+        // Acquire: pairs with the Release of `count_move`; the destination of a counted move is visible.
+        self.moves.load(Ordering::Acquire)
+    }
+
+    fn count_move(&self) {
+        if !is(Mutant::MoveUncounted) {
+            // Release: pairs with the Acquire of `moves`.
+            self.moves.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// The slot that holds `key`, and its state. Lock-free: it starts again only when the owner moved an entry meanwhile.
+    #[inline]
+    pub(crate) fn find(&self, records: &Records, hash: u64, key: &[u8]) -> Option<(u32, State)> {
+        let place = self.place(hash);
+        loop {
+            let moves = self.moves();
+            for bucket in [place.first, place.second] {
+                for way in 0..WAYS {
+                    let (tag, slot) = unpack(self.load(bucket, way));
+                    if tag == place.tag
+                        && let Some(state) = records.find(slot, key)
+                    {
+                        return Some((slot, state));
+                    }
+                }
+            }
+            if self.moves() == moves || is(Mutant::NoMoveRecheck) {
+                return None;
+            }
+        }
+    }
+
+    /// Clears the entry that leads from `hash` to `slot`. Owner only.
+    pub(crate) fn remove(&self, hash: u64, slot: u32) {
+        let place = self.place(hash);
+        let wanted = entry(place.tag, slot);
+        for bucket in [place.first, place.second] {
+            for way in 0..WAYS {
+                if self.load(bucket, way) == wanted {
+                    self.store(bucket, way, 0);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Forgets every key. Owner only.
+    pub(crate) fn clear(&self) {
+        for line in &self.buckets {
+            for entry in &line.0 {
+                // Release: as for `store`.
+                entry.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.buckets)
+    }
+
+    /// Every slot that an entry names.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+        let entries = self.buckets.iter().flat_map(|line| &line.0);
+        // Relaxed: called by the owner.
+        entries
+            .map(|e| unpack(e.load(Ordering::Relaxed)).1)
+            .filter(|&slot| slot != NONE)
+    }
+}
+
+/// The order in which a move writes, for the owner. See the table in the module.
+fn move_entry(index: &Index, from: (u32, usize), to: (u32, usize)) {
+    let moved = index.load(from.0, from.1);
+    // The mutant is the protocol in the wrong order.
+    let clear_first = is(Mutant::MoveClearsFirst);
+    if clear_first {
+        index.store(from.0, from.1, 0);
+    }
+    index.store(to.0, to.1, moved);
+    index.count_move();
+    if !clear_first {
+        index.store(from.0, from.1, 0);
+    }
+}

@@ -1,0 +1,347 @@
+//! `prepare_store`: which chunks are stored, where, and what leaves for them.
+//!
+//! The steps are ordered so that a store that does not fit has changed no slot, resident key, order or event:
+//!
+//! 1. look all keys up; count the offer (admission); sort the keys into stored ones and missing ones;
+//! 2. tell the policy and the access what was offered: this stays even if the store does not fit, as in vLLM;
+//! 3. claim the victims, all of them, sparing the keys of the call;
+//! 4. enter the missing keys into the index, at the slots that they will get;
+//! 5. only now: let the victims go, write the records, insert into the order.
+//!
+//! A failure in 3 or 4 gives the claimed chunks back. A reader that follows an entry of step 4 before step 5 finds another
+//! key in the record.
+
+use super::{Manager, Missing, Scratch};
+use crate::access::RequestAccess;
+use crate::error::StoreError;
+use crate::event::EventKind;
+use crate::index::Found;
+use crate::key::{KeyList, Keys};
+use crate::slot::PENDING;
+use crate::slot::state::{self, Phase};
+use crate::ticket::{StoreTicket, Ticket};
+
+/// What [`Manager::prepare_store`] decided.
+#[derive(Debug)]
+#[must_use]
+pub enum StoreOutcome {
+    /// The missing keys have slots; there may be none of them.
+    Stored(StoreOutput),
+    /// It did not fit. Nothing changed but the record of the offer.
+    Rejected(StoreRejected),
+}
+
+impl StoreOutcome {
+    /// The output, or nothing if the store did not fit.
+    #[must_use]
+    pub fn stored(self) -> Option<StoreOutput> {
+        match self {
+            Self::Stored(output) => Some(output),
+            Self::Rejected(_) => None,
+        }
+    }
+}
+
+/// Why a store did not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreRejected {
+    /// More slots are needed than are free or held by nobody, the call's own chunks left aside.
+    Full,
+    /// The index has no room for one of the keys within two kicks. Below one in ten million at the load that the index is
+    /// made for, unless the keys were chosen to collide.
+    IndexFull,
+}
+
+/// What is to be transferred, and what left for it.
+#[derive(Debug)]
+pub struct StoreOutput {
+    /// Which keys of the call are to be stored, by their place in it, ascending. Not the resident ones, nor those below the
+    /// store threshold, nor a key a second time.
+    pub indices: Vec<usize>,
+    /// The slots, one for each of `indices`.
+    pub ticket: StoreTicket,
+    /// The keys that left, in the order of their leaving.
+    pub evicted: KeyList,
+}
+
+impl Manager {
+    /// Offers the chunks of a request. Missing ones get a slot each, pending until [`Manager::complete_store`]; chunks that
+    /// nobody holds leave for them, never one of this call. With an access, the policy learns what was offered and missing,
+    /// once per request and key; without one it learns from [`Manager::touch`] alone.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if a key cannot be held or the access is another engine's; nothing was offered then.
+    pub fn prepare_store(
+        &mut self,
+        keys: Keys<'_>,
+        access: Option<&mut RequestAccess>,
+    ) -> Result<StoreOutcome, StoreError> {
+        keys.check(self.shared.key_bytes)?;
+        let mut access = match access {
+            Some(access) => {
+                self.enter(access)?;
+                Some(access)
+            }
+            None => None,
+        };
+        self.settle_readers();
+        let mut scratch = std::mem::take(&mut self.scratch);
+        self.find_all(keys, &mut scratch.found);
+        self.partition(keys, &mut scratch);
+        self.record_offer(keys, &mut scratch, access.as_deref_mut());
+        let outcome = self.place(keys, &mut scratch, access);
+        self.scratch = scratch;
+        self.publish();
+        Ok(outcome)
+    }
+
+    /// Counts the offer and collects the keys to store: missing, named for the first time, admitted.
+    fn partition(&mut self, keys: Keys<'_>, scratch: &mut Scratch) {
+        let hasher = self.shared.storage.hasher;
+        let ghosts = self.policy.uses_ghosts();
+        if let Some(tracker) = &mut self.tracker {
+            scratch.offered.clear();
+            scratch
+                .offered
+                .extend(keys.iter().map(|key| hasher.fingerprint(key)));
+            tracker.offer(&scratch.offered);
+        }
+        scratch.missing.clear();
+        scratch.dedupe.begin(keys.len());
+        for (index, found) in scratch.found.iter().enumerate() {
+            let Found::Miss(hash) = *found else {
+                continue;
+            };
+            if !scratch.dedupe.insert(keys, index, hash) {
+                continue;
+            }
+            let fingerprint = match &self.tracker {
+                Some(_) => scratch.offered[index],
+                None if ghosts => hasher.fingerprint(keys.get(index)),
+                None => 0,
+            };
+            if self
+                .tracker
+                .as_ref()
+                .is_none_or(|tracker| tracker.admits(fingerprint))
+            {
+                scratch.missing.push(Missing {
+                    index,
+                    hash,
+                    fingerprint,
+                });
+            } else {
+                self.counters.declined_threshold += 1;
+            }
+        }
+    }
+
+    /// Tells the policy which keys are missing, and the access what this request saw.
+    fn record_offer(
+        &mut self,
+        keys: Keys<'_>,
+        scratch: &mut Scratch,
+        access: Option<&mut RequestAccess>,
+    ) {
+        let Some(access) = access else {
+            self.counters.misses += scratch.missing.len() as u64;
+            return;
+        };
+        access.reserve(keys.len());
+        let mut missing = scratch.missing.iter().peekable();
+        let mut last = None;
+        let ghosts = self.policy.uses_ghosts();
+        scratch.offered.clear();
+        for (index, found) in scratch.found.iter().enumerate() {
+            let accepted = missing.next_if(|m| m.index == index);
+            let ready = found.is_ready();
+            if accepted.is_none() && !ready {
+                // Pending, below the threshold, or named before: not seen by this call.
+                continue;
+            }
+            let id = access.entry_after(last, keys.get(index));
+            last = Some(id);
+            access.mark_seen(id);
+            if let Some(missing) = accepted {
+                let first = access.mark_store_miss(id);
+                self.counters.misses += u64::from(first);
+                if first && ghosts {
+                    scratch.offered.push(missing.fingerprint);
+                }
+            } else {
+                self.counters.hits += u64::from(access.mark_reused(id));
+            }
+        }
+        for key in scratch.offered.iter().rev() {
+            self.policy.on_store_miss(*key);
+        }
+    }
+
+    /// Steps 3 to 5 of the module.
+    fn place(
+        &mut self,
+        keys: Keys<'_>,
+        scratch: &mut Scratch,
+        access: Option<&mut RequestAccess>,
+    ) -> StoreOutcome {
+        let n = scratch.missing.len();
+        scratch.victims.clear();
+        self.cancel_drops(&scratch.found);
+        let needed = n.saturating_sub(self.free.len() as usize);
+        if needed > 0 && !self.claim_victims(needed, scratch) {
+            self.counters.declined_full += 1;
+            return StoreOutcome::Rejected(StoreRejected::Full);
+        }
+        if !self.enter_index(scratch) {
+            self.give_back(&scratch.victims);
+            self.counters.declined_index += 1;
+            return StoreOutcome::Rejected(StoreRejected::IndexFull);
+        }
+        let evicted = self.evict(&scratch.victims);
+        let ticket = self.write(keys, &scratch.missing, access);
+        let indices = scratch.missing.iter().map(|m| m.index).collect();
+        StoreOutcome::Stored(StoreOutput {
+            indices,
+            ticket: StoreTicket(ticket),
+            evicted,
+        })
+    }
+
+    /// A chunk that is offered again is wanted again.
+    fn cancel_drops(&mut self, found: &[Found]) {
+        for slot in found.iter().filter_map(|found| found.slot()) {
+            if self.is_dropped(slot) {
+                self.set_dropped(slot, false);
+            }
+        }
+    }
+
+    /// Claims `n` victims, sparing the call's own chunks; gives all back and answers false if there are not so many.
+    fn claim_victims(&mut self, n: usize, scratch: &mut Scratch) -> bool {
+        // Without a look at any chunk where it cannot succeed.
+        if n > self.policy.evictable() as usize {
+            return false;
+        }
+        scratch.protected.clear();
+        for slot in scratch.found.iter().filter_map(|found| found.slot()) {
+            if self.policy.is_evictable(slot) {
+                self.policy.set_evictable(slot, false);
+                scratch.protected.push(slot);
+            }
+        }
+        let records = &self.shared.storage.records;
+        let claimed = n <= self.policy.evictable() as usize
+            && self.policy.select(
+                n,
+                &mut |slot| Self::claim_or_park(records, slot),
+                &mut scratch.victims,
+            );
+        for &slot in &scratch.protected {
+            self.policy.set_evictable(slot, true);
+        }
+        if !claimed {
+            self.give_back(&scratch.victims);
+        }
+        claimed
+    }
+
+    /// Makes claimed chunks ready and evictable again, each where it was.
+    fn give_back(&mut self, victims: &[u32]) {
+        for &slot in victims {
+            state::restore(self.records().state(slot));
+            self.policy.set_evictable(slot, true);
+        }
+    }
+
+    /// Enters the missing keys at the slots that they will get, or none of them.
+    fn enter_index(&self, scratch: &Scratch) -> bool {
+        let storage = &self.shared.storage;
+        let planned = || {
+            let slots = self.free.plan(&scratch.victims, scratch.missing.len());
+            scratch.missing.iter().zip(slots)
+        };
+        let entered = planned()
+            .take_while(|(missing, slot)| {
+                let hash = missing.hash;
+                storage
+                    .index
+                    .insert(&storage.records, storage.hasher, hash, *slot)
+                    .is_ok()
+            })
+            .count();
+        if entered < scratch.missing.len() {
+            for (missing, slot) in planned().take(entered) {
+                storage.index.remove(missing.hash, slot);
+            }
+            return false;
+        }
+        true
+    }
+
+    /// Lets claimed chunks go, in order.
+    fn evict(&mut self, victims: &[u32]) -> KeyList {
+        if victims.is_empty() {
+            return KeyList::default();
+        }
+        let mut evicted = KeyList::with_capacity(victims.len(), self.shared.key_bytes);
+        let mut key = std::mem::take(&mut self.scratch.key);
+        let shared = crate::sync::Arc::clone(&self.shared);
+        let (storage, ghosts) = (&shared.storage, self.policy.uses_ghosts());
+        for &slot in victims {
+            key.clear();
+            storage.records.read_key(slot, &mut key);
+            storage.index.remove(storage.hasher.index_hash(&key), slot);
+            let fingerprint = if ghosts {
+                storage.hasher.fingerprint(&key)
+            } else {
+                0
+            };
+            self.policy.on_evict(slot, fingerprint);
+            self.release_slot(slot);
+            evicted.push(&key);
+        }
+        self.scratch.key = key;
+        self.counters.evicted += victims.len() as u64;
+        if self.events.is_some() {
+            self.emit(EventKind::Removed, evicted.clone());
+        }
+        evicted
+    }
+
+    /// Writes the records of the missing keys and inserts them into the order, pending, in call order.
+    fn write(
+        &mut self,
+        keys: Keys<'_>,
+        missing: &[Missing],
+        mut access: Option<&mut RequestAccess>,
+    ) -> Ticket {
+        let mut ticket = Ticket::new(self.shared.incarnation, missing.len());
+        let mut last = None;
+        for missing in missing {
+            let Some(slot) = self.free.pop() else {
+                // As many slots are free as are needed: enough were, or enough victims left.
+                break;
+            };
+            let key = keys.get(missing.index);
+            let position = access.as_deref_mut().and_then(|access| {
+                let id = access.entry_after(last, key);
+                access.mark_inserted(id);
+                last = Some(id);
+                access.position(id)
+            });
+            self.records().write_key(slot, key, position);
+            let generation = state::begin_store(self.records().state(slot));
+            self.policy.on_insert(slot, missing.fingerprint);
+            self.stamp(slot);
+            self.held.push(PENDING, slot, self.clock);
+            debug_assert_eq!(
+                state::load(self.records().state(slot)).phase(),
+                Phase::Pending
+            );
+            ticket.push(slot, generation);
+        }
+        ticket
+    }
+}

@@ -1,0 +1,357 @@
+//! ARC's ghost lists B1 and B2: fingerprints of evicted keys in exact LRU order.
+//!
+//! One flat array of nodes, the first half for B1 and the second for B2, so that a node's index says
+//! its list and a list can never take the other's room. Each node is in the doubly linked list of its
+//! LRU order and in the singly linked chain of its hash bucket; links are indices.
+//!
+//! Invariants:
+//!
+//! 1. Each list holds at most `capacity` ghosts, all in its own half, linked both ways from its oldest
+//!    to its newest.
+//! 2. Each ghost is in the chain of its fingerprint's bucket, once, and nothing else is in any chain.
+//! 3. No fingerprint is present twice, in one list or in both.
+//! 4. A node of a half is either a ghost, or in that half's free list, or was not used since the last
+//!    `clear`.
+//!
+//! Cost: expected O(1) per call (there are as many buckets as nodes, so a look-up meets at most one
+//! other ghost on average), O(list) for `iter`, O(capacity) for `clear`. Memory: 32 bytes a ghost, 28
+//! of node and 4 of bucket. Nothing allocates after `new`, and with capacity 0 nothing ever does.
+//! Owner-only: no atomics.
+//!
+//! Chains rather than an open or a set-associative table because a ghost must never be lost to a full
+//! bucket: ARC's decisions depend on each. A fingerprint is taken for the key: with 128 seeded bits two
+//! of 2^30 keys collide with a probability near 2^-69, and a collision costs one misjudged adaptation,
+//! never a wrong hit. Own design.
+
+use std::collections::TryReserveError;
+
+use super::flat::{bounded_len, filled};
+use super::order::List;
+
+#[cfg(test)]
+mod tests;
+
+/// No node.
+const NIL: u32 = u32::MAX;
+/// The largest capacity a list: all indices of two lists lie below [`NIL`].
+const MAX_CAPACITY: u32 = NIL / 2;
+
+/// One ghost. The fingerprint is kept as bytes: the alignment of a `u128` would cost 4 bytes more.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    fingerprint: [u8; 16],
+    /// The next node of the same bucket.
+    chain: u32,
+    older: u32,
+    /// The next more recent ghost; in a free node, the next free one.
+    newer: u32,
+}
+
+const VACANT: Node = Node {
+    fingerprint: [0; 16],
+    chain: NIL,
+    older: NIL,
+    newer: NIL,
+};
+
+/// The ends of one LRU list and the unused nodes of its half.
+#[derive(Clone, Copy, Debug)]
+struct Lru {
+    oldest: u32,
+    newest: u32,
+    len: u32,
+    /// The first node of the free list.
+    free: u32,
+    /// Nodes of the half that were used since the last `clear`; the rest needs no free list.
+    used: u32,
+}
+
+const NO_GHOSTS: Lru = Lru {
+    oldest: NIL,
+    newest: NIL,
+    len: 0,
+    free: NIL,
+    used: 0,
+};
+
+/// Two bounded LRU lists of 128-bit fingerprints.
+#[derive(Debug)]
+pub(crate) struct GhostLists {
+    nodes: Box<[Node]>,
+    /// The first node of each bucket's chain.
+    heads: Box<[u32]>,
+    lists: [Lru; 2],
+    capacity: u32,
+}
+
+/// The low half of a fingerprint.
+fn low(fingerprint: [u8; 16]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = fingerprint;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+impl GhostLists {
+    /// Builds two empty lists of at most `capacity_per_list` ghosts each.
+    ///
+    /// # Errors
+    ///
+    /// The allocator's refusal; a capacity of 2^31 or more is always refused.
+    pub(crate) fn new(capacity_per_list: u32) -> Result<Self, TryReserveError> {
+        let len = bounded_len(capacity_per_list, MAX_CAPACITY).saturating_mul(2);
+        Ok(Self {
+            nodes: filled(len, VACANT)?,
+            heads: filled(len, NIL)?,
+            lists: [NO_GHOSTS; 2],
+            capacity: capacity_per_list,
+        })
+    }
+
+    /// Ghosts in `list`: 0 is B1, 1 is B2.
+    pub(crate) fn len(&self, list: List) -> u32 {
+        self.lists.get(usize::from(list)).map_or(0, |lru| lru.len)
+    }
+
+    /// The list that remembers `fingerprint`.
+    pub(crate) fn find(&self, fingerprint: u128) -> Option<List> {
+        self.locate(fingerprint).map(|at| self.list_of(at))
+    }
+
+    /// Adds `fingerprint`, which is in neither list, at the MRU end of `list`, which forgets its
+    /// oldest ghost if it is full. Without debug assertions a fingerprint that is present moves.
+    pub(crate) fn push(&mut self, list: List, fingerprint: u128) {
+        debug_assert!(list < 2, "list {list} is B1 or B2");
+        if self.capacity == 0 || list > 1 {
+            return;
+        }
+        let present = self.remove(fingerprint);
+        debug_assert!(
+            !present,
+            "fingerprint {fingerprint:032x} is in neither list"
+        );
+        if self.len(list) == self.capacity {
+            self.release(self.lists[usize::from(list)].oldest);
+        }
+        let at = self.take_node(list);
+        let bytes = fingerprint.to_le_bytes();
+        let bucket = bucket(bytes, self.heads.len());
+        let head = &mut self.heads[bucket];
+        self.nodes[at as usize] = Node {
+            fingerprint: bytes,
+            chain: *head,
+            ..VACANT
+        };
+        *head = at;
+        self.link_newest(at);
+    }
+
+    /// Moves `fingerprint` to the MRU end of the list that it is in, and tells whether it is in one.
+    pub(crate) fn promote(&mut self, fingerprint: u128) -> bool {
+        let Some(at) = self.locate(fingerprint) else {
+            return false;
+        };
+        self.unlink(at);
+        self.link_newest(at);
+        true
+    }
+
+    /// Forgets `fingerprint`, and tells whether it was present.
+    pub(crate) fn remove(&mut self, fingerprint: u128) -> bool {
+        let Some(at) = self.locate(fingerprint) else {
+            return false;
+        };
+        self.release(at);
+        true
+    }
+
+    /// Forgets all. O(capacity).
+    pub(crate) fn clear(&mut self) {
+        self.heads.fill(NIL);
+        self.lists = [NO_GHOSTS; 2];
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    /// The fingerprints of `list`, oldest first.
+    pub(crate) fn iter(&self, list: List) -> impl Iterator<Item = u128> + '_ {
+        let first = self
+            .lists
+            .get(usize::from(list))
+            .map_or(NIL, |lru| lru.oldest);
+        std::iter::successors(self.nodes.get(first as usize), |node| {
+            self.nodes.get(node.newer as usize)
+        })
+        .map(|node| u128::from_le_bytes(node.fingerprint))
+    }
+
+    /// Heap memory in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.nodes) + size_of_val(&*self.heads)
+    }
+
+    /// The list whose half holds node `at`.
+    fn list_of(&self, at: u32) -> List {
+        List::from(at >= self.capacity)
+    }
+
+    /// The node of `fingerprint`. The walk ends because chains have no cycle (invariant 2).
+    fn locate(&self, fingerprint: u128) -> Option<u32> {
+        let bytes = fingerprint.to_le_bytes();
+        let mut at = *self.heads.get(bucket(bytes, self.heads.len()))?;
+        loop {
+            let node = self.nodes.get(at as usize)?;
+            if node.fingerprint == bytes {
+                return Some(at);
+            }
+            at = node.chain;
+        }
+    }
+
+    /// A node of `list`'s half that is no ghost. One exists because the list is not full.
+    fn take_node(&mut self, list: List) -> u32 {
+        let lru = &mut self.lists[usize::from(list)];
+        if lru.free == NIL {
+            lru.used += 1;
+            return u32::from(list) * self.capacity + lru.used - 1;
+        }
+        let at = lru.free;
+        lru.free = self.nodes[at as usize].newer;
+        at
+    }
+
+    /// Takes the ghost `at` out of its chain and its list and frees its node.
+    fn release(&mut self, at: u32) {
+        let Node {
+            fingerprint, chain, ..
+        } = self.nodes[at as usize];
+        let head = bucket(fingerprint, self.heads.len());
+        if self.heads[head] == at {
+            self.heads[head] = chain;
+        } else {
+            let mut before = self.heads[head];
+            while self.nodes[before as usize].chain != at {
+                before = self.nodes[before as usize].chain;
+            }
+            self.nodes[before as usize].chain = chain;
+        }
+        self.unlink(at);
+        let lru = &mut self.lists[usize::from(self.list_of(at))];
+        self.nodes[at as usize] = Node {
+            newer: lru.free,
+            ..VACANT
+        };
+        lru.free = at;
+    }
+
+    /// Takes the ghost `at` out of its list's order.
+    fn unlink(&mut self, at: u32) {
+        let Node { older, newer, .. } = self.nodes[at as usize];
+        let list = usize::from(self.list_of(at));
+        match self.nodes.get_mut(older as usize) {
+            Some(node) => node.newer = newer,
+            None => self.lists[list].oldest = newer,
+        }
+        match self.nodes.get_mut(newer as usize) {
+            Some(node) => node.older = older,
+            None => self.lists[list].newest = older,
+        }
+        self.lists[list].len -= 1;
+    }
+
+    /// Puts node `at`, which is in no order, at the MRU end of its list.
+    fn link_newest(&mut self, at: u32) {
+        let list = usize::from(self.list_of(at));
+        let newest = self.lists[list].newest;
+        match self.nodes.get_mut(newest as usize) {
+            Some(node) => node.newer = at,
+            None => self.lists[list].oldest = at,
+        }
+        let node = &mut self.nodes[at as usize];
+        node.older = newest;
+        node.newer = NIL;
+        self.lists[list].newest = at;
+        self.lists[list].len += 1;
+    }
+
+    /// Checks the numbered invariants of the module. O(capacity).
+    ///
+    /// # Errors
+    ///
+    /// Says which invariant is broken, and where.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn check_invariants(&self) -> Result<(), String> {
+        let mut listed = vec![false; self.nodes.len()];
+        for list in 0..2 {
+            self.check_list(list, &mut listed)?;
+        }
+        let mut fingerprints = std::collections::HashSet::new();
+        let mut chained = 0;
+        for (head, &first) in self.heads.iter().enumerate() {
+            let mut at = first;
+            while let Some(node) = self.nodes.get(at as usize) {
+                if !listed[at as usize] || bucket(node.fingerprint, self.heads.len()) != head {
+                    return Err(format!(
+                        "ghosts 2: node {at} does not belong to bucket {head}"
+                    ));
+                }
+                if !fingerprints.insert(node.fingerprint) {
+                    return Err(format!("ghosts 3: node {at} is met twice in the buckets"));
+                }
+                chained += 1;
+                at = node.chain;
+            }
+        }
+        let ghosts = listed.iter().filter(|&&is_listed| is_listed).count();
+        if chained != ghosts {
+            return Err(format!(
+                "ghosts 2: {ghosts} in the lists, {chained} in the buckets"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks one list and its free nodes, and marks its ghosts.
+    #[cfg(any(test, feature = "testing"))]
+    fn check_list(&self, list: List, listed: &mut [bool]) -> Result<(), String> {
+        let lru = self.lists[usize::from(list)];
+        if lru.len > self.capacity || lru.used > self.capacity {
+            return Err(format!(
+                "ghosts 1: list {list} is over its capacity: {lru:?}"
+            ));
+        }
+        let (mut before, mut at, mut len) = (NIL, lru.oldest, 0);
+        while let Some(node) = self.nodes.get(at as usize) {
+            let again = std::mem::replace(&mut listed[at as usize], true);
+            if again || node.older != before || self.list_of(at) != list {
+                return Err(format!(
+                    "ghosts 1: node {at} does not belong after {before}"
+                ));
+            }
+            (before, at, len) = (at, node.newer, len + 1);
+        }
+        if len != lru.len || before != lru.newest {
+            return Err(format!(
+                "ghosts 1: list {list} ends at {before} after {len}: {lru:?}"
+            ));
+        }
+        let (mut at, mut free) = (lru.free, 0);
+        while let Some(node) = self.nodes.get(at as usize) {
+            free += 1;
+            if listed[at as usize] || self.list_of(at) != list || free > self.capacity {
+                return Err(format!("ghosts 4: node {at} is not free in list {list}"));
+            }
+            at = node.newer;
+        }
+        if len + free != lru.used {
+            return Err(format!(
+                "ghosts 4: list {list} has {free} free nodes: {lru:?}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The bucket of `fingerprint` among `buckets`: its low half, which is uniform, scaled down. With no
+/// buckets it is 0, which does not exist.
+fn bucket(fingerprint: [u8; 16], buckets: usize) -> usize {
+    let scaled = (u128::from(low(fingerprint)) * buckets as u128) >> u64::BITS;
+    usize::try_from(scaled).unwrap_or(0)
+}
