@@ -23,6 +23,7 @@ from reference.values import (
     Ticket,
 )
 
+
 class ReferenceManager:
     """Host-tier bookkeeping, every verb as plainly as it can be written."""
 
@@ -58,6 +59,10 @@ class ReferenceManager:
     def free_slots(self) -> int:
         return len(self._free)
 
+    @property
+    def draining_slots(self) -> int:
+        return len(self._draining)
+
     def lookup(self, key: bytes) -> int:
         chunk = self.policy.get(key)
         if chunk is None:
@@ -76,9 +81,7 @@ class ReferenceManager:
             known += 1
         return ready, known
 
-    def begin_request(
-        self, keys: Sequence[bytes] = (), positions: Sequence[int] = ()
-    ) -> Access:
+    def begin_request(self, keys: Sequence[bytes] = (), positions: Sequence[int] = ()) -> Access:
         return Access(self._epoch, dict(zip(keys, positions, strict=True)))
 
     def finish_request(self, access: Access) -> None:
