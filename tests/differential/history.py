@@ -2,9 +2,8 @@
 
 The stream holds the preconditions that vLLM asserts: only ready keys are loaded, only pinned ones
 are released, a request that finished asks for nothing more, no completion of a transfer from
-before a reset. A key comes twice in a store only if it is resident and every offer is stored at
-once: vLLM gives a missing key two slots and loses one, and it counts two offers of a key that it
-tracks already. A rough history (see `Workload`) keeps none of these.
+before a reset. A key comes twice in a store only if it is resident: vLLM gives a missing key two
+slots and loses one of them. A rough history (see `Workload`) keeps none of these.
 """
 
 from __future__ import annotations
@@ -267,8 +266,6 @@ class History:
 
     def _repeat_some(self, keys: list[bytes]) -> None:
         rough, rng = self.workload.rough, self.rng
-        if self.workload.store_threshold >= 2 and not rough:
-            return
         if rng.random() < self.workload.duplicates:
             keys.extend(
                 key

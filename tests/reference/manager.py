@@ -101,10 +101,12 @@ class ReferenceManager:
     def prepare_store(
         self, keys: Iterable[bytes], access: Access | None = None
     ) -> StoreOutput | None:
-        keys = list(dict.fromkeys(keys))
+        keys = list(keys)
         self._check_usable(access)
         if self.offers is not None:
             self.offers.record(keys)
+        # From here on a key that the call names twice is one key.
+        keys = list(dict.fromkeys(keys))
         missing = [key for key in keys if self.policy.get(key) is None]
         if self.offers is not None:
             missing = [key for key in missing if self.offers.offers(key) >= self.store_threshold]

@@ -48,15 +48,6 @@ def test_a_missing_key_twice_in_a_store_gets_one_slot(policy: str) -> None:
     assert manager.free_slots == 1
 
 
-def test_a_key_twice_in_a_call_is_one_offer() -> None:
-    manager = ReferenceManager(4, store_threshold=3)
-    for _ in range(2):
-        output = manager.prepare_store([A, A])
-        assert output is not None
-        assert output.keys_to_store == []
-    assert started(manager, A)
-
-
 @POLICIES
 def test_a_load_with_a_missing_or_pending_key_pins_nothing(policy: str) -> None:
     manager = filled(policy, 3, A, B)

@@ -221,6 +221,14 @@ def a_full_offer_table_drops_the_oldest_and_never_the_keys_of_the_call(s: Script
     s.offer(r, "d e", stored="d")
 
 
+@scenario("lru arc", 4, store_threshold=4)
+def a_key_that_is_known_is_offered_as_often_as_the_call_names_it(s: Script) -> None:
+    r = s.request()
+    s.offer(r, "a a", stored="")
+    s.offer(r, "a a", stored="")
+    s.offer(r, "a", stored="a")
+
+
 @scenario("lru arc", 4, store_threshold=2)
 def offers_survive_a_reset(s: Script) -> None:
     s.offer(s.request(), "a", stored="")
