@@ -2,9 +2,8 @@
 
 The stream holds the preconditions that vLLM asserts: only ready keys are loaded, only pinned ones
 are released, a request that finished asks for nothing more, no completion of a transfer from
-before a reset. A key comes twice in a store only if it is resident and every offer is stored at
-once: vLLM gives a missing key two slots and loses one, and it counts two offers of a key that it
-tracks already. A rough history (see `Workload`) keeps none of these.
+before a reset. A key comes twice in a store only if it is resident: vLLM gives a missing key two
+slots and loses one of them. A rough history (see `Workload`) keeps none of these.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 from differential.workload import Workload
@@ -23,6 +21,8 @@ Operation = tuple[Any, ...]
 PENDING = -1
 TOKENS_PER_CHUNK = 16
 REMEMBERED_COMPLETIONS = 8
+# Entries in the table of choices for a weight of 1; the least weight is one entry.
+TABLE_SHARE = 20
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Request:
     chunks: list[tuple[bytes, ...]]
     cursor: int = 0
 
-    def keys(self) -> list[bytes]:
+    def all_keys(self) -> list[bytes]:
         return [key for chunk in self.chunks for key in chunk]
 
 
@@ -102,8 +102,10 @@ class History:
             (self._refused_load, 1.0 if workload.rough else 0.0),
             (self._refused_unpin, 0.5 if workload.rough else 0.0),
         ]
-        self._makers = [maker for maker, _ in choices]
-        self._weights = list(accumulate(weight for _, weight in choices))
+        # A table instead of `Random.choices`, which costs more than most makers.
+        self._makers = [
+            maker for maker, weight in choices for _ in range(round(weight * TABLE_SHARE))
+        ]
 
     # What the caller sees.
 
@@ -114,8 +116,7 @@ class History:
             if operation is not None:
                 return operation
         while True:
-            maker = self.rng.choices(self._makers, cum_weights=self._weights)[0]
-            operation = maker()
+            operation = self._makers[int(self.rng.random() * len(self._makers))]()
             if operation is not None:
                 return operation
 
@@ -131,9 +132,10 @@ class History:
 
     def sample(self) -> list[bytes]:
         """Return a few keys whose state is worth comparing now."""
-        rng = self.rng
+        chunks, random = self.chunk_keys, self.rng.random
         return [
-            rng.choice(self.chunk_keys[int(rng.random() * len(self.chunk_keys))]) for _ in "ab"
+            chunks[int(random() * len(chunks))][0],
+            chunks[int(random() * len(chunks))][-1],
         ]
 
     def expected(self, keys: Sequence[bytes]) -> list[int]:
@@ -197,7 +199,7 @@ class History:
         rng = self.rng
         if len(self.requests) >= self.workload.most_requests:
             return None
-        document = self.documents[int(rng.random() ** 2 * len(self.documents))]
+        document = self.documents[int(rng.random() ** self.workload.skew * len(self.documents))]
         if rng.random() < 0.4:
             document = document[: rng.randint(1, len(document))]
         if rng.random() < 0.2:
@@ -264,8 +266,6 @@ class History:
 
     def _repeat_some(self, keys: list[bytes]) -> None:
         rough, rng = self.workload.rough, self.rng
-        if self.workload.store_threshold >= 2 and not rough:
-            return
         if rng.random() < self.workload.duplicates:
             keys.extend(
                 key
@@ -330,13 +330,13 @@ class History:
         style, ready = rng.random(), self.shadow.ready
         if style < 0.6:
             keys = []
-            for key in request.keys():
+            for key in request.all_keys():
                 if not ready(key):
                     break
                 keys.append(key)
             keys = keys[: rng.randint(1, 16)]
         elif style < 0.9:
-            keys = [key for key in request.keys() if ready(key) and rng.random() < 0.5]
+            keys = [key for key in request.all_keys() if ready(key) and rng.random() < 0.5]
         else:
             keys = [key for key in self.sample() if ready(key)]
             keys = list(dict.fromkeys(keys))
@@ -359,7 +359,7 @@ class History:
         request = self._any_request()
         if request is None:
             return None
-        keys = request.keys()
+        keys = request.all_keys()
         if all(map(self.shadow.ready, keys)):
             return None
         return ("prepare_load", request.number, self._new_job(), tuple(keys))
@@ -368,7 +368,7 @@ class History:
         request = self._any_request()
         if request is None:
             return None
-        keys = tuple(request.keys())
+        keys = tuple(request.all_keys())
         pins = Counter(keys)
         if all(self.shadow.state.get(key, 0) >= times for key, times in pins.items()):
             return None

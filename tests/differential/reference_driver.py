@@ -109,6 +109,12 @@ class ReferenceDriver(Driver):
         lists = self.manager.lists()
         return tuple(lists["t1"]), tuple(lists["t2"]), tuple(lists["b1"]), tuple(lists["b2"])
 
+    def check(self) -> None:
+        held = len(self.manager.policy.chunks())
+        assert held + self.manager.free_slots + self.manager.draining_slots == (
+            self.workload.capacity
+        )
+
     def _access(self, request: int | None) -> Access | None:
         return None if request is None else self.accesses[request]
 

@@ -23,6 +23,7 @@ from reference.values import (
     Ticket,
 )
 
+
 class ReferenceManager:
     """Host-tier bookkeeping, every verb as plainly as it can be written."""
 
@@ -58,6 +59,10 @@ class ReferenceManager:
     def free_slots(self) -> int:
         return len(self._free)
 
+    @property
+    def draining_slots(self) -> int:
+        return len(self._draining)
+
     def lookup(self, key: bytes) -> int:
         chunk = self.policy.get(key)
         if chunk is None:
@@ -76,9 +81,7 @@ class ReferenceManager:
             known += 1
         return ready, known
 
-    def begin_request(
-        self, keys: Sequence[bytes] = (), positions: Sequence[int] = ()
-    ) -> Access:
+    def begin_request(self, keys: Sequence[bytes] = (), positions: Sequence[int] = ()) -> Access:
         return Access(self._epoch, dict(zip(keys, positions, strict=True)))
 
     def finish_request(self, access: Access) -> None:
@@ -98,10 +101,12 @@ class ReferenceManager:
     def prepare_store(
         self, keys: Iterable[bytes], access: Access | None = None
     ) -> StoreOutput | None:
-        keys = list(dict.fromkeys(keys))
+        keys = list(keys)
         self._check_usable(access)
         if self.offers is not None:
             self.offers.record(keys)
+        # From here on a key that the call names twice is one key.
+        keys = list(dict.fromkeys(keys))
         missing = [key for key in keys if self.policy.get(key) is None]
         if self.offers is not None:
             missing = [key for key in missing if self.offers.offers(key) >= self.store_threshold]

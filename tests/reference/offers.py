@@ -14,11 +14,15 @@ class OfferTracker:
         self.counts: OrderedDict[bytes, int] = OrderedDict()
 
     def record(self, keys: Sequence[bytes]) -> None:
-        """See one offer of `keys`, which holds no key twice."""
-        known = [key for key in keys if key in self.counts]
-        for key in known:
-            self.counts[key] += 1
-            self.counts.move_to_end(key)
+        """See one offer of `keys`.
+
+        A key that is known counts once for each time that the call names it, a new one once.
+        """
+        known = {key for key in keys if key in self.counts}
+        for key in keys:
+            if key in known:
+                self.counts[key] += 1
+                self.counts.move_to_end(key)
         # Whatever is older than this call's keys stands before them.
         droppable = len(self.counts) - len(known)
         for key in keys:
