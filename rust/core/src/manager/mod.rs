@@ -39,7 +39,7 @@ use crate::dedupe::Dedupe;
 use crate::error::{AccessError, ConfigError};
 use crate::event::{EventKind, EventQueue, Events};
 use crate::hash::Fingerprint;
-use crate::index::Found;
+use crate::index::{Found, Journal};
 use crate::key::KeyList;
 use crate::policy::flat::filled;
 use crate::policy::{self, Policy, PolicyKind};
@@ -85,6 +85,7 @@ struct Scratch {
     protected: Vec<u32>,
     offered: Vec<Fingerprint>,
     leaving: Leaving,
+    journal: Journal,
     dedupe: Dedupe,
     key: Vec<u8>,
 }

@@ -75,11 +75,9 @@ impl Manager {
         if key.is_empty() || storage.find_one(&key).slot().is_some() {
             return false;
         }
-        if storage
-            .index
-            .insert(&storage.records, storage.hasher, hash, slot)
-            .is_err()
-        {
+        let journal = &mut self.scratch.journal;
+        journal.begin();
+        if storage.index.insert(hash, slot, journal).is_err() {
             return false;
         }
         let generation = state::begin_store(storage.records.state(slot));

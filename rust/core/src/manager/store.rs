@@ -5,18 +5,21 @@
 //! 1. look all keys up; count the offer (admission); sort the keys into stored ones and missing ones;
 //! 2. tell the policy and the access what was offered: this stays even if the store does not fit, as in vLLM;
 //! 3. claim the victims, all of them, sparing the keys of the call;
-//! 4. enter the missing keys into the index, at the slots that they will get;
+//! 4. take the victims out of the index and enter the missing keys at the slots that they will get: in this order, so that
+//!    the index never holds more keys than the tier has slots;
 //! 5. only now: let the victims go, write the records, insert into the order.
 //!
-//! A failure in 3 or 4 gives the claimed chunks back. A reader that follows an entry of step 4 before step 5 finds another
-//! key in the record.
+//! A failure in 3 or 4 gives the claimed chunks back; 4 takes every change of the index back first. A claimed chunk is a
+//! hit until step 4, and, should that step fail, a miss until it has been taken back. A reader that follows an entry of
+//! step 4 before step 5 finds another key in the record.
 
-use super::{Leaving, Manager, Missing, Scratch};
+use super::{Manager, Missing, Scratch};
 use crate::access::RequestAccess;
 use crate::error::StoreError;
 use crate::event::EventKind;
 use crate::index::Found;
 use crate::key::{KeyList, Keys};
+use crate::shared::Storage;
 use crate::slot::PENDING;
 use crate::slot::state::{self, Phase};
 use crate::ticket::{StoreTicket, Ticket};
@@ -204,12 +207,12 @@ impl Manager {
             self.counters.declined_full += 1;
             return StoreOutcome::Rejected(StoreRejected::Full);
         }
-        if !self.enter_index(scratch) {
+        let Some(evicted) = self.enter_index(scratch) else {
             self.give_back(&scratch.victims);
             self.counters.declined_index += 1;
             return StoreOutcome::Rejected(StoreRejected::IndexFull);
-        }
-        let evicted = self.evict(scratch);
+        };
+        self.evict(scratch, &evicted);
         let ticket = self.write(keys, &scratch.missing, access);
         let indices = scratch.missing.iter().map(|m| m.index).collect();
         StoreOutcome::Stored(StoreOutput {
@@ -265,69 +268,61 @@ impl Manager {
         }
     }
 
-    /// Enters the missing keys at the slots that they will get, or none of them.
-    fn enter_index(&self, scratch: &Scratch) -> bool {
-        let storage = &self.shared.storage;
-        let planned = || {
-            let slots = self.slots.plan(&scratch.victims, scratch.missing.len());
-            scratch.missing.iter().zip(slots)
-        };
-        let entered = planned()
-            .take_while(|(missing, slot)| {
-                let hash = missing.hash;
-                storage
-                    .index
-                    .insert(&storage.records, storage.hasher, hash, *slot)
-                    .is_ok()
-            })
-            .count();
-        if entered < scratch.missing.len() {
-            for (missing, slot) in planned().take(entered) {
-                storage.index.remove(missing.hash, slot);
+    /// Enters the missing keys at the slots that they will get, in place of the victims, whose keys it returns; or changes
+    /// nothing.
+    fn enter_index(&self, scratch: &mut Scratch) -> Option<KeyList> {
+        let Storage {
+            records,
+            index,
+            hasher,
+        } = &self.shared.storage;
+        let journal = &mut scratch.journal;
+        journal.begin();
+        let mut evicted = KeyList::with_capacity(scratch.victims.len(), self.shared.key_bytes);
+        let hashes = &mut scratch.leaving.hashes;
+        for victims in scratch.victims.chunks(EVICT_GROUP) {
+            hashes.clear();
+            hashes.extend(victims.iter().map(|&slot| {
+                records.read_key(slot, evicted.grow());
+                hasher.index_hash(evicted.seal())
+            }));
+            index.warm(hashes.iter().copied());
+            for (&slot, &hash) in victims.iter().zip(&*hashes) {
+                index.take_out(hash, slot, journal);
             }
-            return false;
         }
-        true
+        let slots = self.slots.plan(&scratch.victims, scratch.missing.len());
+        for (missing, slot) in scratch.missing.iter().zip(slots) {
+            if index.insert(missing.hash, slot, journal).is_err() {
+                index.undo(journal);
+                return None;
+            }
+        }
+        Some(evicted)
     }
 
     /// Lets claimed chunks go, in order.
-    fn evict(&mut self, scratch: &mut Scratch) -> KeyList {
-        if scratch.victims.is_empty() {
-            return KeyList::default();
+    fn evict(&mut self, scratch: &mut Scratch, evicted: &KeyList) {
+        if evicted.is_empty() {
+            return;
         }
-        let mut evicted = KeyList::with_capacity(scratch.victims.len(), self.shared.key_bytes);
+        let ghosts = self.policy.uses_ghosts();
+        let fingerprints = &mut scratch.leaving.fingerprints;
+        let mut keys = evicted.iter();
         for victims in scratch.victims.chunks(EVICT_GROUP) {
-            self.evict_group(victims, &mut scratch.leaving, &mut evicted);
+            let hasher = self.shared.storage.hasher;
+            let name = |key| if ghosts { hasher.fingerprint(key) } else { 0 };
+            fingerprints.clear();
+            fingerprints.extend(keys.by_ref().take(victims.len()).map(name));
+            self.policy.warm(fingerprints);
+            for (&slot, &fingerprint) in victims.iter().zip(&*fingerprints) {
+                self.policy.on_evict(slot, fingerprint);
+                self.release_slot(slot);
+            }
         }
-        self.counters.evicted += scratch.victims.len() as u64;
+        self.counters.evicted += evicted.len() as u64;
         if self.events.is_some() {
             self.emit(EventKind::Removed, evicted.clone());
-        }
-        evicted
-    }
-
-    /// Lets a few chunks go: first what all of them need is brought into the cache, then each goes.
-    fn evict_group(&mut self, victims: &[u32], leaving: &mut Leaving, evicted: &mut KeyList) {
-        let storage = &self.shared.storage;
-        let ghosts = self.policy.uses_ghosts();
-        leaving.hashes.clear();
-        leaving.fingerprints.clear();
-        for &slot in victims {
-            storage.records.read_key(slot, evicted.grow());
-            let key = evicted.seal();
-            leaving.hashes.push(storage.hasher.index_hash(key));
-            leaving.fingerprints.push(if ghosts {
-                storage.hasher.fingerprint(key)
-            } else {
-                0
-            });
-        }
-        storage.index.warm(leaving.hashes.iter().copied());
-        self.policy.warm(&leaving.fingerprints);
-        for (i, &slot) in victims.iter().enumerate() {
-            self.shared.storage.index.remove(leaving.hashes[i], slot);
-            self.policy.on_evict(slot, leaving.fingerprints[i]);
-            self.release_slot(slot);
         }
     }
 
