@@ -15,14 +15,17 @@ use super::{Leaving, Manager, Missing, Scratch};
 use crate::access::RequestAccess;
 use crate::error::StoreError;
 use crate::event::EventKind;
+use crate::hash::Fingerprint;
 use crate::index::Found;
 use crate::key::{KeyList, Keys};
+use crate::shared::Storage;
 use crate::slot::PENDING;
-use crate::slot::state::{self, Phase};
+use crate::slot::state;
 use crate::ticket::{StoreTicket, Ticket};
 
-/// Victims that leave together: their cache misses overlap, and what they touch fits the first cache.
-const EVICT_GROUP: usize = 64;
+/// Chunks that are worked on together: their cache misses overlap, and what they touch is still in the
+/// nearest caches, its translations included, when each of them is worked on.
+const GROUP: usize = 64;
 
 /// What [`Manager::prepare_store`] decided.
 #[derive(Debug)]
@@ -210,7 +213,7 @@ impl Manager {
             return StoreOutcome::Rejected(StoreRejected::IndexFull);
         }
         let evicted = self.evict(scratch);
-        let ticket = self.write(keys, &scratch.missing, access);
+        let ticket = self.write(keys, scratch, access);
         let indices = scratch.missing.iter().map(|m| m.index).collect();
         StoreOutcome::Stored(StoreOutput {
             indices,
@@ -267,25 +270,25 @@ impl Manager {
 
     /// Enters the missing keys at the slots that they will get, or none of them.
     fn enter_index(&self, scratch: &Scratch) -> bool {
-        let storage = &self.shared.storage;
-        let planned = || {
-            let slots = self.slots.plan(&scratch.victims, scratch.missing.len());
-            scratch.missing.iter().zip(slots)
-        };
-        let entered = planned()
-            .take_while(|(missing, slot)| {
-                let hash = missing.hash;
-                storage
-                    .index
-                    .insert(&storage.records, storage.hasher, hash, *slot)
-                    .is_ok()
-            })
-            .count();
-        if entered < scratch.missing.len() {
-            for (missing, slot) in planned().take(entered) {
-                storage.index.remove(missing.hash, slot);
+        let Storage {
+            records,
+            index,
+            hasher,
+        } = &self.shared.storage;
+        let planned = || self.slots.plan(&scratch.victims, scratch.missing.len());
+        let mut slots = planned();
+        let mut entered = 0;
+        for group in scratch.missing.chunks(GROUP) {
+            index.warm(group.iter().map(|missing| missing.hash));
+            for (missing, slot) in group.iter().zip(&mut slots) {
+                if index.insert(records, *hasher, missing.hash, slot).is_err() {
+                    for (missing, slot) in scratch.missing[..entered].iter().zip(planned()) {
+                        index.remove(missing.hash, slot);
+                    }
+                    return false;
+                }
+                entered += 1;
             }
-            return false;
         }
         true
     }
@@ -296,7 +299,7 @@ impl Manager {
             return KeyList::default();
         }
         let mut evicted = KeyList::with_capacity(scratch.victims.len(), self.shared.key_bytes);
-        for victims in scratch.victims.chunks(EVICT_GROUP) {
+        for victims in scratch.victims.chunks(GROUP) {
             self.evict_group(victims, &mut scratch.leaving, &mut evicted);
         }
         self.counters.evicted += scratch.victims.len() as u64;
@@ -335,34 +338,49 @@ impl Manager {
     fn write(
         &mut self,
         keys: Keys<'_>,
-        missing: &[Missing],
+        scratch: &mut Scratch,
         mut access: Option<&mut RequestAccess>,
     ) -> Ticket {
-        let mut ticket = Ticket::new(self.shared.incarnation, missing.len());
+        let ghosts = self.policy.uses_ghosts();
+        let mut ticket = Ticket::new(self.shared.incarnation, scratch.missing.len());
         let mut last = None;
-        for missing in missing {
-            let Some(slot) = self.slots.pop_free() else {
-                // As many slots are free as are needed: enough were, or enough victims left.
-                break;
-            };
-            let key = keys.get(missing.index);
-            let position = access.as_deref_mut().and_then(|access| {
-                let id = access.entry_after(last, key);
-                access.mark_inserted(id);
-                last = Some(id);
-                access.position(id)
-            });
-            self.records().write_key(slot, key, position);
-            let generation = state::begin_store(self.records().state(slot));
-            self.policy.on_insert(slot, missing.fingerprint);
-            self.stamp(slot);
-            self.slots.push(PENDING, slot, self.clock);
-            debug_assert_eq!(
-                state::load(self.records().state(slot)).phase(),
-                Phase::Pending
-            );
-            ticket.push(slot, generation);
+        for group in scratch.missing.chunks(GROUP) {
+            if ghosts {
+                let fingerprints = &mut scratch.leaving.fingerprints;
+                fingerprints.clear();
+                fingerprints.extend(group.iter().map(|missing| missing.fingerprint));
+                self.policy.warm(fingerprints);
+            }
+            for missing in group {
+                let key = keys.get(missing.index);
+                let position = access.as_deref_mut().and_then(|access| {
+                    let id = access.entry_after(last, key);
+                    access.mark_inserted(id);
+                    last = Some(id);
+                    access.position(id)
+                });
+                self.write_one(key, position, missing.fingerprint, &mut ticket);
+            }
         }
         ticket
+    }
+
+    fn write_one(
+        &mut self,
+        key: &[u8],
+        position: Option<u32>,
+        fingerprint: Fingerprint,
+        ticket: &mut Ticket,
+    ) {
+        // As many slots are free as are needed: enough were, or enough victims left.
+        let Some(slot) = self.slots.pop_free() else {
+            return;
+        };
+        self.records().write_key(slot, key, position);
+        let generation = state::begin_store(self.records().state(slot));
+        self.policy.on_insert(slot, fingerprint);
+        self.stamp(slot);
+        self.slots.push(PENDING, slot, self.clock);
+        ticket.push(slot, generation);
     }
 }
