@@ -127,11 +127,24 @@ impl KeyList {
         (0..self.ends.len()).map(move |i| &self.bytes[start(i)..self.ends[i] as usize])
     }
 
-    /// Appends one key. Lists stay below 4 GiB: a call's keys fit memory many times over before that.
+    /// Appends one key.
     pub(crate) fn push(&mut self, key: &[u8]) {
         self.bytes.extend_from_slice(key);
+        self.seal();
+    }
+
+    /// The buffer to which the bytes of one key are appended before [`KeyList::seal`].
+    pub(crate) fn grow(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Makes the bytes since the last key a key, and returns it. Lists stay below 4 GiB: a call's keys
+    /// fit memory many times over before that.
+    pub(crate) fn seal(&mut self) -> &[u8] {
+        let start = self.ends.last().map_or(0, |end| *end as usize);
         self.ends
             .push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
+        &self.bytes[start..]
     }
 
     pub(crate) fn with_capacity(keys: usize, key_bytes: usize) -> Self {

@@ -191,14 +191,6 @@ pub(crate) fn lines(n: usize) -> Result<Box<[Line]>, TryReserveError> {
     Ok(lines.into_boxed_slice())
 }
 
-/// `n` copies of `value`, or the allocator's refusal.
-pub(crate) fn filled<T: Copy>(n: usize, value: T) -> Result<Box<[T]>, TryReserveError> {
-    let mut items = Vec::new();
-    items.try_reserve_exact(n)?;
-    items.resize(n, value);
-    Ok(items.into_boxed_slice())
-}
-
 /// `n` atomics of value zero, or the allocator's refusal.
 pub(crate) fn zeroed_words(n: usize) -> Result<Box<[AtomicU64]>, TryReserveError> {
     let mut words = Vec::new();

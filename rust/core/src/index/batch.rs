@@ -8,7 +8,6 @@
 //! starts at [`FIRST_GROUP`] keys and doubles while neighbours keep failing: a short run does not pay for a long group,
 //! random keys get the whole overlap.
 
-use std::hint::black_box;
 use std::ops::ControlFlow;
 
 use super::{Index, Place, WAYS, unpack};
@@ -17,7 +16,6 @@ use crate::key::Keys;
 use crate::slot::NONE;
 use crate::slot::state::{self, Phase, State};
 use crate::storage::Records;
-use crate::sync::Ordering;
 
 /// Keys in the first group after a run of neighbours ended.
 const FIRST_GROUP: usize = 8;
@@ -130,13 +128,7 @@ impl Index {
             places[k] = self.place(hashes[k]);
         }
         let moves = self.moves();
-        let mut touched = 0;
-        for place in &places[..n] {
-            // Relaxed: only brings the line; the next pass loads it again.
-            touched ^= self.buckets[place.first as usize].0[0].load(Ordering::Relaxed);
-            touched ^= self.buckets[place.second as usize].0[0].load(Ordering::Relaxed);
-        }
-        black_box(touched);
+        self.warm(hashes[..n].iter().copied());
         for k in 0..n {
             picked[k] = self.pick(places[k]);
         }

@@ -39,11 +39,16 @@ impl Index {
         }
     }
 
-    /// How many ways of a bucket are empty, and one of them.
-    fn empties(&self, bucket: u32) -> (usize, Option<usize>) {
-        let mut empties = (0..WAYS).filter(|&way| self.load(bucket, way) == 0);
-        let first = empties.next();
-        (first.map_or(0, |_| 1 + empties.count()), first)
+    /// How many ways of a bucket are empty, and one of them. Without branches, like the lookup.
+    #[inline]
+    fn empties(&self, bucket: u32) -> (u32, Option<usize>) {
+        let mask = (0..WAYS).fold(0u32, |mask, way| {
+            mask | u32::from(self.load(bucket, way) == 0) << way
+        });
+        (
+            mask.count_ones(),
+            (mask != 0).then(|| mask.trailing_zeros() as usize),
+        )
     }
 
     /// Empties one way of the two full buckets of `place`: by one kick if that is possible, else by two.

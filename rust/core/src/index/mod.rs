@@ -161,6 +161,19 @@ impl Index {
         }
     }
 
+    /// Brings the buckets of these hashes into the processor's cache, the misses of all of them
+    /// overlapping.
+    pub(crate) fn warm(&self, hashes: impl Iterator<Item = u64>) {
+        let mut touched = 0;
+        for hash in hashes {
+            let place = self.place(hash);
+            // Relaxed: only brings the line; whoever uses it loads it again.
+            touched ^= self.buckets[place.first as usize].0[0].load(Ordering::Relaxed);
+            touched ^= self.buckets[place.second as usize].0[0].load(Ordering::Relaxed);
+        }
+        std::hint::black_box(touched);
+    }
+
     /// Clears the entry that leads from `hash` to `slot`. Owner only.
     pub(crate) fn remove(&self, hash: u64, slot: u32) {
         let place = self.place(hash);

@@ -80,7 +80,7 @@ impl Manager {
         match state.phase() {
             // Dropped meanwhile: nobody could hold it, so it leaves before it was ever there.
             Phase::Pending if success && !self.is_dropped(slot) => {
-                self.held.remove(PENDING, slot);
+                self.slots.remove(PENDING, slot);
                 state::publish(self.records().state(slot), generation);
                 self.policy.set_evictable(slot, true);
                 self.counters.stored += 1;
@@ -96,7 +96,7 @@ impl Manager {
                     &mut self.counters.failed
                 };
                 *count += 1;
-                self.held.remove(PENDING, slot);
+                self.slots.remove(PENDING, slot);
                 self.forget(slot);
                 self.release_slot(slot);
                 true
@@ -135,7 +135,7 @@ impl Manager {
         self.clock = self.clock.max(now_us);
         let mut expired = 0;
         if let Some(timeout) = self.pending_timeout_us {
-            while let Some((slot, age)) = self.held.oldest(PENDING, self.clock)
+            while let Some((slot, age)) = self.slots.oldest(PENDING, self.clock)
                 && age >= timeout
             {
                 self.cancel_slot(slot);
@@ -147,7 +147,7 @@ impl Manager {
     }
 
     fn cancel_slot(&mut self, slot: u32) {
-        self.held.remove(PENDING, slot);
+        self.slots.remove(PENDING, slot);
         self.forget(slot);
         self.begin_drain(slot);
         self.counters.cancelled += 1;

@@ -65,7 +65,7 @@ impl Manager {
         self.policy.check_invariants()?;
         let capacity = self.records().capacity();
         let mut free = vec![false; capacity as usize];
-        for slot in self.free.iter() {
+        for slot in self.slots.iter_free() {
             if std::mem::replace(&mut free[slot as usize], true) {
                 return Err(format!("slot {slot} is on the free list twice"));
             }
@@ -77,7 +77,7 @@ impl Manager {
         }
         let mut held = vec![[false; 2]; capacity as usize];
         for list in [PENDING, PINNED] {
-            self.held
+            self.slots
                 .iter(list)
                 .for_each(|slot| held[slot as usize][list] = true);
         }
@@ -152,7 +152,7 @@ impl Manager {
         let draining = (0..self.records().capacity())
             .filter(|&slot| self.slot_state(slot).phase() == Phase::Draining)
             .count();
-        let free = self.free.len() as usize;
+        let free = self.slots.free() as usize;
         let all = t1.len() + t2.len() + draining + free;
         if all != self.capacity() || draining as u64 != self.counters.draining {
             return Err(format!(

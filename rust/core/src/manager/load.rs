@@ -77,7 +77,7 @@ impl Manager {
         self.owner_pins[slot as usize] += 1;
         if self.owner_pins[slot as usize] == 1 {
             self.policy.set_evictable(slot, false);
-            self.held.push(PINNED, slot, self.clock);
+            self.slots.push(PINNED, slot, self.clock);
         }
         true
     }

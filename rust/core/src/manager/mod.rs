@@ -41,12 +41,13 @@ use crate::event::{EventKind, EventQueue, Events};
 use crate::hash::Fingerprint;
 use crate::index::Found;
 use crate::key::KeyList;
+use crate::policy::flat::filled;
 use crate::policy::{self, Policy, PolicyKind};
 use crate::reader::Reader;
 use crate::shared::{Shared, Storage, no_memory};
-use crate::slot::{FreeList, HeldLists, PENDING, PINNED};
+use crate::slot::{PENDING, PINNED, SlotLists};
 use crate::stats::Stats;
-use crate::storage::{Records, filled};
+use crate::storage::Records;
 use crate::sync::Arc;
 
 #[cfg(any(test, feature = "testing"))]
@@ -61,8 +62,7 @@ const WRITER: u16 = u16::MAX;
 pub struct Manager {
     shared: Arc<Shared>,
     policy: Box<dyn Policy>,
-    free: FreeList,
-    held: HeldLists,
+    slots: SlotLists,
     owner_pins: Box<[u16]>,
     /// One bit a slot: it leaves as soon as nobody holds it.
     dropped: Box<[u64]>,
@@ -84,8 +84,16 @@ struct Scratch {
     victims: Vec<u32>,
     protected: Vec<u32>,
     offered: Vec<Fingerprint>,
+    leaving: Leaving,
     dedupe: Dedupe,
     key: Vec<u8>,
+}
+
+/// The names of a few victims.
+#[derive(Debug, Default)]
+struct Leaving {
+    hashes: Vec<u64>,
+    fingerprints: Vec<Fingerprint>,
 }
 
 /// A key of a call that is to be stored.
@@ -116,8 +124,7 @@ impl Manager {
             Ok(Self {
                 shared,
                 policy: policy::build(config.policy, capacity)?,
-                free: FreeList::new(capacity)?,
-                held: HeldLists::new(capacity)?,
+                slots: SlotLists::new(capacity)?,
                 owner_pins: filled(capacity as usize, 0)?,
                 dropped: filled((capacity as usize).div_ceil(64), 0)?,
                 tracker: (config.store_threshold > 1)
@@ -183,8 +190,7 @@ impl Manager {
     pub fn memory_bytes(&self) -> usize {
         self.shared.memory_bytes()
             + self.policy.memory_bytes()
-            + self.free.memory_bytes()
-            + self.held.memory_bytes()
+            + self.slots.memory_bytes()
             + size_of_val(&*self.owner_pins)
             + size_of_val(&*self.dropped)
             + self.tracker.as_ref().map_or(0, Tracker::memory_bytes)
@@ -246,12 +252,16 @@ impl Manager {
 
     /// Makes the numbers visible to other threads: at the end of every verb that changes one.
     fn publish(&mut self) {
-        let age = |list| self.held.oldest(list, self.clock).map_or(0, |(_, age)| age);
+        let age = |list| {
+            self.slots
+                .oldest(list, self.clock)
+                .map_or(0, |(_, age)| age)
+        };
         self.counters.longest_pin_us = age(PINNED);
         self.counters.longest_pending_us = age(PENDING);
-        self.counters.free = u64::from(self.free.len());
-        self.counters.pending = u64::from(self.held.len(PENDING));
-        self.counters.pinned = u64::from(self.held.len(PINNED));
+        self.counters.free = u64::from(self.slots.free());
+        self.counters.pending = u64::from(self.slots.len(PENDING));
+        self.counters.pinned = u64::from(self.slots.len(PINNED));
         self.counters.evictable = u64::from(self.policy.evictable());
         self.counters.ghosts = u64::from(self.policy.ghosts());
         self.counters.target_t1_size = self.policy.target_t1_size();

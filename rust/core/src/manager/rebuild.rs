@@ -36,7 +36,7 @@ impl Manager {
         manager.shared.storage.index.clear();
         let mut kept = Vec::new();
         let mut freed = Vec::new();
-        while let Some(slot) = manager.free.pop() {
+        while let Some(slot) = manager.slots.pop_free() {
             let state = state::load(manager.records().state(slot));
             let (touch, list) = manager.records().read_stamp(slot);
             match state.phase() {
@@ -57,7 +57,9 @@ impl Manager {
         }
         // The lowest slot is the next one, as in an engine that is new.
         freed.sort_unstable_by(|a, b| b.cmp(a));
-        freed.into_iter().for_each(|slot| manager.free.push(slot));
+        freed
+            .into_iter()
+            .for_each(|slot| manager.slots.push_free(slot));
         manager.publish();
         Ok(manager)
     }

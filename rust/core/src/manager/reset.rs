@@ -23,7 +23,7 @@ impl Manager {
         self.settle_readers();
         self.shared.storage.index.clear();
         self.policy.clear();
-        self.held.clear();
+        self.slots.clear_held();
         self.dropped.fill(0);
         // Downwards, so that the lowest slot is the next one, as in an engine that is new.
         for slot in (0..self.records().capacity()).rev() {

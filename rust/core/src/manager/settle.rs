@@ -126,7 +126,7 @@ impl Manager {
         if state.phase() == Phase::Draining {
             self.settle_draining(slot);
         } else {
-            self.held.remove(PINNED, slot);
+            self.slots.remove(PINNED, slot);
             self.settle_ready(slot, gone);
         }
         true
@@ -166,7 +166,7 @@ impl Manager {
     /// Frees a slot that nothing refers to any more.
     pub(super) fn release_slot(&mut self, slot: u32) {
         state::free(self.records().state(slot));
-        self.free.push(slot);
+        self.slots.push_free(slot);
     }
 
     /// Appends the key of a slot to a list.

@@ -83,6 +83,10 @@ impl Policy for ArcPolicy {
         true
     }
 
+    fn warm(&self, keys: &[Fingerprint]) {
+        self.ghosts.warm(keys);
+    }
+
     fn on_store_miss(&mut self, key: Fingerprint) {
         self.adapt(key);
     }

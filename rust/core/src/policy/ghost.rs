@@ -163,6 +163,32 @@ impl GhostLists {
         true
     }
 
+    /// Brings what the next calls with these fingerprints read into the processor's cache: their
+    /// buckets, and those of as many oldest ghosts as pushes of them make room by. The misses of all
+    /// of them overlap here, where the calls themselves would wait for one after the other.
+    pub(crate) fn warm(&self, fingerprints: &[u128]) {
+        let mut touched = 0u32;
+        let head = |bytes| self.heads.get(bucket(bytes, self.heads.len())).copied();
+        for fingerprint in fingerprints {
+            touched ^= head(fingerprint.to_le_bytes()).unwrap_or(NIL);
+        }
+        for lru in self.lists.iter().filter(|lru| lru.len == self.capacity) {
+            let oldest = |at: u32| self.nodes.get(at as usize);
+            let victims = std::iter::successors(oldest(lru.oldest), |node| oldest(node.newer));
+            for node in victims.take(fingerprints.len()) {
+                touched ^= head(node.fingerprint).unwrap_or(NIL);
+            }
+        }
+        for fingerprint in fingerprints {
+            let first = head(fingerprint.to_le_bytes()).unwrap_or(NIL);
+            touched ^= self
+                .nodes
+                .get(first as usize)
+                .map_or(NIL, |node| node.chain);
+        }
+        std::hint::black_box(touched);
+    }
+
     /// Forgets all. O(capacity).
     pub(crate) fn clear(&mut self) {
         self.heads.fill(NIL);

@@ -5,7 +5,7 @@
 
 mod arc;
 mod bitmap;
-mod flat;
+pub(crate) mod flat;
 mod ghost;
 mod lru;
 mod order;
@@ -82,6 +82,9 @@ pub(crate) trait Policy: Debug + Send {
 
     /// Whether the fingerprints are used; where not, the caller passes zero and saves the hash.
     fn uses_ghosts(&self) -> bool;
+
+    /// Calls with these keys follow: a hint to bring what they read into the processor's cache.
+    fn warm(&self, _keys: &[Fingerprint]) {}
 
     /// A key that is offered and not resident, once per request and key, before anything is inserted. Tail first.
     fn on_store_miss(&mut self, key: Fingerprint);
