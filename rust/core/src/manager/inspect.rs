@@ -44,7 +44,8 @@ impl Manager {
         self.shared.storage.find_one(key).slot()
     }
 
-    /// The key that a slot's record holds, whatever its phase. For a reader that checks that its pin holds.
+    /// The key that a slot's record holds, whatever its phase. For a reader that checks that its
+    /// pin holds.
     #[must_use]
     pub fn debug_key(&self, slot: u32) -> Vec<u8> {
         self.key_of(slot)
@@ -122,7 +123,7 @@ impl Manager {
         )?;
         let evictable = state.phase() == Phase::Ready && !state.is_parked() && pins == 0;
         expect(
-            resident && self.policy.is_evictable(slot) == evictable || !resident,
+            !resident || self.policy.is_evictable(slot) == evictable,
             "I3: evictable bit is wrong",
         )?;
         let held_by_owner = if pins == WRITER { 1 } else { pins };
