@@ -132,6 +132,17 @@ impl Manager {
         done
     }
 
+    /// Counts a completion whose ticket was given back before: for bindings to languages that cannot
+    /// take a ticket by value.
+    pub fn count_late(&mut self, slots: usize) -> Completion {
+        self.counters.late += slots as u64;
+        self.publish();
+        Completion {
+            applied: 0,
+            late: slots,
+        }
+    }
+
     /// Cancels every store that has been pending for the configured time at `now_us`, so that its
     /// keys are a miss instead of "ask again" for ever. Returns how many chunks that were. Without
     /// a configured time nothing expires.
