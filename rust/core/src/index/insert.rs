@@ -11,7 +11,8 @@ pub(crate) struct IndexFull;
 impl Index {
     /// Adds an entry from `hash` to `slot`. At most two other entries move. Owner only.
     ///
-    /// The record of `slot` may be written later: until it holds the key, whoever follows the entry finds another key.
+    /// The record of `slot` may be written later: until it holds the key, whoever follows the entry
+    /// finds another key.
     pub(crate) fn insert(
         &self,
         records: &Records,
@@ -28,7 +29,8 @@ impl Index {
         Ok(())
     }
 
-    /// An empty way in the emptier one of two buckets: filling the first one first would end at a third of the load.
+    /// An empty way in the emptier one of two buckets: filling the first one first would end at a
+    /// third of the load.
     fn emptier(&self, first: u32, second: u32) -> Option<(u32, usize)> {
         let (a, in_first) = self.empties(first);
         let (b, in_second) = self.empties(second);
@@ -51,7 +53,8 @@ impl Index {
         )
     }
 
-    /// Empties one way of the two full buckets of `place`: by one kick if that is possible, else by two.
+    /// Empties one way of the two full buckets of `place`: by one kick if that is possible, else by
+    /// two.
     fn make_room(
         &self,
         records: &Records,
@@ -74,7 +77,8 @@ impl Index {
             })
     }
 
-    /// Moves one entry of a full bucket to its other bucket, if one of them has room; returns the way that is empty now.
+    /// Moves one entry of a full bucket to its other bucket, if one of them has room; returns the
+    /// way that is empty now.
     fn kick(&self, records: &Records, hasher: KeyHasher, bucket: u32) -> Option<(u32, usize)> {
         (0..WAYS).find_map(|way| {
             let other = self.alternative(records, hasher, bucket, way)?;
@@ -84,8 +88,8 @@ impl Index {
         })
     }
 
-    /// The other bucket of an entry, by the key in its record; `None` if the record does not describe the entry, as
-    /// while a store of the same call has not written it yet.
+    /// The other bucket of an entry, by the key in its record; `None` if the record does not
+    /// describe the entry, as while a store of the same call has not written it yet.
     fn alternative(
         &self,
         records: &Records,

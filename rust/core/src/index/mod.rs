@@ -1,14 +1,16 @@
 //! The index: which slot holds a key.
 //!
-//! A set-associative table of fixed size. A bucket is one cache line of eight entries; every key has two candidate
-//! buckets; an entry is a 32-bit tag of the hash and the slot number plus one, or zero. A removal clears an entry, so
-//! there are no tombstones and nothing is ever rebuilt. The table is made for a load of at most [`LOAD_PERCENT`] %.
+//! A set-associative table of fixed size. A bucket is one cache line of eight entries; every key
+//! has two candidate buckets; an entry is a 32-bit tag of the hash and the slot number plus one, or
+//! zero. A removal clears an entry, so there are no tombstones and nothing is ever rebuilt. The
+//! table is made for a load of at most [`LOAD_PERCENT`] %.
 //!
 //! Invariants:
 //!
-//! * I1. A resident key has exactly one entry, in one of its two buckets; for the time of a move, two.
-//! * I2. An entry is a hint. Whoever follows it compares the whole key in the record, its length included, under the
-//!   generation of the slot. A wrong entry costs time, never a wrong hit.
+//! * I1. A resident key has exactly one entry, in one of its two buckets; for the time of a move,
+//!   two.
+//! * I2. An entry is a hint. Whoever follows it compares the whole key in the record, its length
+//!   included, under the generation of the slot. A wrong entry costs time, never a wrong hit.
 //! * I3. Only the owner writes.
 //!
 //! Moving an entry while readers look:
@@ -19,8 +21,8 @@
 //! | 2 | owner | advance the move counter | Release | the reader's two loads of the counter |
 //! | 3 | owner | clear the source | Release | the reader's loads of entries: seeing it cleared means seeing step 2 |
 //!
-//! A reader that misses and finds the counter where it was before has seen each entry before its move or after it. It
-//! looks again otherwise: lock-free, since the owner has made progress.
+//! A reader that misses and finds the counter where it was before has seen each entry before its
+//! move or after it. It looks again otherwise: lock-free, since the owner has made progress.
 
 mod batch;
 mod insert;
@@ -38,8 +40,9 @@ use crate::sync::{AtomicU64, Ordering};
 
 pub(crate) use batch::Found;
 
-/// The load that the table is made for. With two buckets of eight and kicks to depth two, 25 million replacements at 95 %
-/// met no full bucket; 75 % leaves a margin and costs 10.7 bytes a chunk.
+/// The load that the table is made for. With two buckets of eight and kicks to depth two, 25
+/// million replacements at 95 % met no full bucket; 75 % leaves a margin and costs 10.7 bytes a
+/// chunk.
 pub(crate) const LOAD_PERCENT: usize = 75;
 
 /// Entries in a bucket.
@@ -95,7 +98,7 @@ impl Index {
     )]
     pub(crate) fn place(&self, hash: u64) -> Place {
         let n = self.buckets.len() as u64;
-        let reduce = |h: u64| (u128::from(h) * u128::from(n) >> 64) as u32;
+        let reduce = |h: u64| ((u128::from(h) * u128::from(n)) >> 64) as u32;
         let first = reduce(hash);
         let mut second = reduce(hash.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32));
         if second == first {
@@ -115,8 +118,8 @@ impl Index {
 
     #[inline]
     fn load(&self, bucket: u32, way: usize) -> u64 {
-        // Acquire: pairs with the Release of `store`; an entry leads to a record that is written, and a cleared one to
-        // the move counter.
+        // Acquire: pairs with the Release of `store`; an entry leads to a record that is written,
+        // and a cleared one to the move counter.
         self.buckets[bucket as usize].0[way].load(Ordering::Acquire)
     }
 
@@ -128,7 +131,8 @@ impl Index {
 
     #[inline]
     fn moves(&self) -> u64 {
-        // Acquire: pairs with the Release of `count_move`; the destination of a counted move is visible.
+        // Acquire: pairs with the Release of `count_move`; the destination of a counted move is
+        // visible.
         self.moves.load(Ordering::Acquire)
     }
 
@@ -139,7 +143,8 @@ impl Index {
         }
     }
 
-    /// The slot that holds `key`, and its state. Lock-free: it starts again only when the owner moved an entry meanwhile.
+    /// The slot that holds `key`, and its state. Lock-free: it starts again only when the owner
+    /// moved an entry meanwhile.
     #[inline]
     pub(crate) fn find(&self, records: &Records, hash: u64, key: &[u8]) -> Option<(u32, State)> {
         let place = self.place(hash);

@@ -1,15 +1,18 @@
 //! `prepare_store`: which chunks are stored, where, and what leaves for them.
 //!
-//! The steps are ordered so that a store that does not fit has changed no slot, resident key, order or event:
+//! The steps are ordered so that a store that does not fit has changed no slot, resident key, order
+//! or event:
 //!
-//! 1. look all keys up; count the offer (admission); sort the keys into stored ones and missing ones;
-//! 2. tell the policy and the access what was offered: this stays even if the store does not fit, as in vLLM;
+//! 1. look all keys up; count the offer (admission); sort the keys into stored ones and missing
+//!    ones;
+//! 2. tell the policy and the access what was offered: this stays even if the store does not fit,
+//!    as in vLLM;
 //! 3. claim the victims, all of them, sparing the keys of the call;
 //! 4. enter the missing keys into the index, at the slots that they will get;
 //! 5. only now: let the victims go, write the records, insert into the order.
 //!
-//! A failure in 3 or 4 gives the claimed chunks back. A reader that follows an entry of step 4 before step 5 finds another
-//! key in the record.
+//! A failure in 3 or 4 gives the claimed chunks back. A reader that follows an entry of step 4
+//! before step 5 finds another key in the record.
 
 use super::{Leaving, Manager, Missing, Scratch};
 use crate::access::RequestAccess;
@@ -23,8 +26,8 @@ use crate::slot::PENDING;
 use crate::slot::state;
 use crate::ticket::{StoreTicket, Ticket};
 
-/// Chunks that are worked on together: their cache misses overlap, and what they touch is still in the
-/// nearest caches, its translations included, when each of them is worked on.
+/// Chunks that are worked on together: their cache misses overlap, and what they touch is still in
+/// the nearest caches, its translations included, when each of them is worked on.
 const GROUP: usize = 64;
 
 /// What [`Manager::prepare_store`] decided.
@@ -54,16 +57,16 @@ impl StoreOutcome {
 pub enum StoreRejected {
     /// More slots are needed than are free or held by nobody, the call's own chunks left aside.
     Full,
-    /// The index has no room for one of the keys within two kicks. Below one in ten million at the load that the index is
-    /// made for, unless the keys were chosen to collide.
+    /// The index has no room for one of the keys within two kicks. Below one in ten million at the
+    /// load that the index is made for, unless the keys were chosen to collide.
     IndexFull,
 }
 
 /// What is to be transferred, and what left for it.
 #[derive(Debug)]
 pub struct StoreOutput {
-    /// Which keys of the call are to be stored, by their place in it, ascending. Not the resident ones, nor those below the
-    /// store threshold, nor a key a second time.
+    /// Which keys of the call are to be stored, by their place in it, ascending. Not the resident
+    /// ones, nor those below the store threshold, nor a key a second time.
     pub indices: Vec<usize>,
     /// The slots, one for each of `indices`.
     pub ticket: StoreTicket,
@@ -72,13 +75,15 @@ pub struct StoreOutput {
 }
 
 impl Manager {
-    /// Offers the chunks of a request. Missing ones get a slot each, pending until [`Manager::complete_store`]; chunks that
-    /// nobody holds leave for them, never one of this call. With an access, the policy learns what was offered and missing,
-    /// once per request and key; without one it learns from [`Manager::touch`] alone.
+    /// Offers the chunks of a request. Missing ones get a slot each, pending until
+    /// [`Manager::complete_store`]; chunks that nobody holds leave for them, never one of this
+    /// call. With an access, the policy learns what was offered and missing, once per request and
+    /// key; without one it learns from [`Manager::touch`] alone.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if a key cannot be held or the access is another engine's; nothing was offered then.
+    /// [`StoreError`] if a key cannot be held or the access is another engine's; nothing was
+    /// offered then.
     pub fn prepare_store(
         &mut self,
         keys: Keys<'_>,
@@ -103,7 +108,8 @@ impl Manager {
         Ok(outcome)
     }
 
-    /// Counts the offer and collects the keys to store: missing, named for the first time, admitted.
+    /// Counts the offer and collects the keys to store: missing, named for the first time,
+    /// admitted.
     fn partition(&mut self, keys: Keys<'_>, scratch: &mut Scratch) {
         let hasher = self.shared.storage.hasher;
         let ghosts = self.policy.uses_ghosts();
@@ -231,7 +237,8 @@ impl Manager {
         }
     }
 
-    /// Claims `n` victims, sparing the call's own chunks; gives all back and answers false if there are not so many.
+    /// Claims `n` victims, sparing the call's own chunks; gives all back and answers false if there
+    /// are not so many.
     fn claim_victims(&mut self, n: usize, scratch: &mut Scratch) -> bool {
         // Without a look at any chunk where it cannot succeed.
         if n > self.policy.evictable() as usize {
@@ -334,7 +341,8 @@ impl Manager {
         }
     }
 
-    /// Writes the records of the missing keys and inserts them into the order, pending, in call order.
+    /// Writes the records of the missing keys and inserts them into the order, pending, in call
+    /// order.
     fn write(
         &mut self,
         keys: Keys<'_>,
