@@ -15,9 +15,10 @@ LOOM := CARGO_TARGET_DIR="$(TARGET)/loom" RUSTFLAGS="$(RUSTFLAGS) --cfg loom"
 LINT_STAGES := fmt clippy rustdoc ruff mypy stubtest
 TEST_STAGES := rust loom unit vllm
 
-# Whatever ends up in the wheel. Folders are listed too: they change when a file is removed.
+# Whatever ends up in the wheel. Folders are listed too: they change when a file is removed (not the
+# topmost ones: `rust` is a target here).
 WHEEL_SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md LICENSE \
-	$(shell find rust python -not -path '*/__pycache__*')
+	$(shell find rust python -mindepth 1 -not -path '*/__pycache__*')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

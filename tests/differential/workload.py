@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SMALL_CAPACITIES = 64
 LARGE_CAPACITIES = (100, 200, 300, 500)
+HUGE_CAPACITIES = (1500, 2500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +77,26 @@ def draw_workload(
 ) -> Workload:
     """Draw the `index`-th workload of a run; the small capacities come round in turn."""
     rng = random.Random(f"{policy} {seed} {index} {rough}")
-    large = index % 16 == 15
-    capacity = rng.choice(LARGE_CAPACITIES) if large else 1 + index % SMALL_CAPACITIES
+    if index % 64 == 63:
+        capacity, steps = rng.choice(HUGE_CAPACITIES), 1000
+    elif index % 16 == 15:
+        capacity, steps = rng.choice(LARGE_CAPACITIES), 4000
+    else:
+        capacity, steps = 1 + index % SMALL_CAPACITIES, rng.choice([500, 1000, 2000])
     groups = rng.choice([(0,), (0,), (0, 1), (0, 1, 2), (3, 70_000)]) if group_bytes else (0,)
     chunks = max(1, capacity // len(groups))
     threshold = rng.choice([1, 1, 1, 2, 3])
-    return Workload(
+    drawn = Workload(
         seed=rng.getrandbits(48),
         policy=policy,
         capacity=capacity,
-        steps=rng.choice([500, 1000, 2000]) if capacity <= SMALL_CAPACITIES else 4000,
+        steps=steps,
         rough=rough,
         groups=groups,
         hash_bytes=rng.choice([(8,), (8,), (32,), (1, 8, 20, 32)]),
         universe=3 + int(chunks * rng.choice([1.2, 2.0, 3.0, 5.0, 10.0])),
         skew=rng.choice([1.0, 1.5, 2.5]),
-        longest_tail=max(2, min(40, int(chunks * rng.choice([0.2, 0.5, 1.0])))),
+        longest_tail=max(2, min(40 + chunks // 8, int(chunks * rng.choice([0.2, 0.5, 1.0])))),
         most_in_call=rng.choice([2, 4, 8, max(8, chunks)]),
         most_requests=rng.choice([1, 2, 4, 8]),
         store_threshold=threshold,
@@ -108,6 +113,10 @@ def draw_workload(
         touches=rng.choice([0.0, 0.0, 4.0, 12.0]),
         resets=rng.choice([0.0, 0.05, 0.15]) * (4 if rough else 1),
     )
+    if capacity not in HUGE_CAPACITIES:
+        return drawn
+    # With small calls or many resets so large a tier would never be full.
+    return replace(drawn, most_in_call=chunks, store_threshold=1, resets=0.0)
 
 
 def plain_workload(

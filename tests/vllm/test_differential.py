@@ -61,13 +61,15 @@ def test_random_histories_come_out_as_in_vllm(
     policy: str, subject: Callable[[], MakeDriver], capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_subject = subject()
+    # Long runs are for the engine; the reference changes only by hand.
+    operations = OPERATIONS if subject is kvferry_driver else min(OPERATIONS, 1_000_000)
     start = time.perf_counter()
-    tally = run_histories(policy, SEED, OPERATIONS, vllm_driver(), make_subject)
+    tally = run_histories(policy, SEED, operations, vllm_driver(), make_subject)
     seconds = time.perf_counter() - start
     with capsys.disabled():
         report(f"{policy}, {subject_name(subject)} against vLLM", tally, seconds)
-    assert tally.operations >= OPERATIONS
-    assert tally.full_comparisons >= OPERATIONS // 1000
+    assert tally.operations >= operations
+    assert tally.full_comparisons >= operations // 1000
     assert set(tally.counts) >= CASES | ({"target moved"} if policy == "arc" else set())
 
 

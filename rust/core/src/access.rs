@@ -16,9 +16,10 @@ const STORE_MISS: u8 = 1 << 3;
 
 /// The record of one request, owned by the caller.
 ///
-/// One request is one access, however many chunks, calls and steps it takes: [`crate::Manager::prepare_load`] and
-/// [`crate::Manager::prepare_store`] record into it, [`crate::Manager::finish_request`] applies it. Dropping it applies
-/// nothing. It remembers keys, not slots, since a key may be evicted and stored again by another request meanwhile.
+/// One request is one access, however many chunks, calls and steps it takes:
+/// [`crate::Manager::prepare_load`] and [`crate::Manager::prepare_store`] record into it,
+/// [`crate::Manager::finish_request`] applies it. Dropping it applies nothing. It remembers keys,
+/// not slots, since a key may be evicted and stored again by another request meanwhile.
 ///
 /// Memory: at most 64 bytes a key of 36 bytes.
 #[derive(Debug)]
@@ -68,16 +69,16 @@ impl RequestAccess {
         }
     }
 
-    /// Tells where keys stand in the request's prefix, for instance by the token at which the chunk ends. Keys that the
-    /// request gains while it decodes are told the same way.
+    /// Tells where keys stand in the request's prefix, for instance by the token at which the chunk
+    /// ends. Keys that the request gains while it decodes are told the same way.
     ///
-    /// At the end of the request chunks are applied in the order of their positions: per group if every key of the group
-    /// has one, across groups if every key has one.
+    /// At the end of the request chunks are applied in the order of their positions: per group if
+    /// every key of the group has one, across groups if every key has one.
     ///
     /// # Errors
     ///
-    /// [`KeyError`] if a key cannot be held or the two lengths differ; nothing is recorded then. The largest `u32` stands
-    /// for "no position".
+    /// [`KeyError`] if a key cannot be held or the two lengths differ; nothing is recorded then.
+    /// The largest `u32` stands for "no position".
     pub fn set_positions(&mut self, keys: Keys<'_>, positions: &[u32]) -> Result<(), KeyError> {
         if positions.len() != keys.len() {
             return Err(KeyError::Positions {
@@ -130,7 +131,8 @@ impl RequestAccess {
     }
 
     pub(crate) fn reserve(&mut self, keys: usize) {
-        // Sixteenths rather than doublings: the bound of 64 bytes a key holds for long requests too.
+        // Sixteenths rather than doublings: the bound of 64 bytes a key holds for long requests
+        // too.
         fn grow<T>(items: &mut Vec<T>, more: usize) {
             if items.capacity() - items.len() < more {
                 items.reserve_exact(more.max(items.len() / 16));
@@ -150,8 +152,8 @@ impl RequestAccess {
         Self::key_of(&self.keys, self.key_bytes, &self.entries, id)
     }
 
-    /// The entry of a key, made if there is none. Keys come in the same order call after call, so that the entry after the
-    /// last one is tried before the table.
+    /// The entry of a key, made if there is none. Keys come in the same order call after call, so
+    /// that the entry after the last one is tried before the table.
     pub(crate) fn entry_after(&mut self, last: Option<EntryId>, key: &[u8]) -> EntryId {
         let next = last.map_or(0, |last| last + 1);
         if (next as usize) < self.entries.len() && self.key(next) == key {
@@ -203,7 +205,8 @@ impl RequestAccess {
         }
     }
 
-    /// The request found the chunk there. Whether that is a hit: not if it stored the chunk itself, nor a second time.
+    /// The request found the chunk there. Whether that is a hit: not if it stored the chunk itself,
+    /// nor a second time.
     pub(crate) fn mark_reused(&mut self, id: EntryId) -> bool {
         self.entries[id as usize].flags & INSERTED == 0 && self.flag(id, REUSED)
     }

@@ -2,8 +2,8 @@
 
 use crate::key::Keys;
 
-/// A hash set of places in one call, emptied by counting the calls up: nothing is cleared and, once it has grown to the
-/// largest call, nothing is allocated.
+/// A hash set of places in one call, emptied by counting the calls up: nothing is cleared and, once
+/// it has grown to the largest call, nothing is allocated.
 #[derive(Debug, Default)]
 pub(crate) struct Dedupe {
     /// Call number in the upper half, place in the lower.

@@ -4,8 +4,8 @@ use crate::error::KeyError;
 
 /// The keys of one call, in prefix order (head first), borrowed from the caller.
 ///
-/// A key is the identity of a chunk: the bytes of the engine's block hash and, by default, its KV-cache group as the last
-/// four bytes, big-endian. kvferry never hashes tokens.
+/// A key is the identity of a chunk: the bytes of the engine's block hash and, by default, its
+/// KV-cache group as the last four bytes, big-endian. kvferry never hashes tokens.
 #[derive(Clone, Copy, Debug)]
 pub enum Keys<'a> {
     /// Keys of any length, each in its own slice.
@@ -71,7 +71,7 @@ impl<'a> Keys<'a> {
     /// Checks every length against the engine's `key_bytes`.
     pub(crate) fn check(&self, key_bytes: usize) -> Result<(), KeyError> {
         match self {
-            Self::Rows { bytes, .. } if bytes.is_empty() => Ok(()),
+            Self::Rows { bytes: [], .. } => Ok(()),
             Self::Rows { width, .. } => check_key(0, *width, key_bytes),
             Self::Slices(keys) => keys
                 .iter()
@@ -138,8 +138,8 @@ impl KeyList {
         &mut self.bytes
     }
 
-    /// Makes the bytes since the last key a key, and returns it. Lists stay below 4 GiB: a call's keys
-    /// fit memory many times over before that.
+    /// Makes the bytes since the last key a key, and returns it. Lists stay below 4 GiB: a call's
+    /// keys fit memory many times over before that.
     pub(crate) fn seal(&mut self) -> &[u8] {
         let start = self.ends.last().map_or(0, |end| *end as usize);
         self.ends
@@ -155,7 +155,8 @@ impl KeyList {
     }
 }
 
-/// The KV-cache group of a key: its last four bytes, big-endian; all of a shorter key; 0 if keys carry no group.
+/// The KV-cache group of a key: its last four bytes, big-endian; all of a shorter key; 0 if keys
+/// carry no group.
 pub(crate) fn group(key: &[u8], group_bytes: usize) -> u32 {
     let tail = &key[key.len().saturating_sub(group_bytes)..];
     tail.iter()

@@ -1,7 +1,8 @@
 //! Deliberate faults for negative controls of the concurrency models.
 //!
-//! A model proves something only if it fails on broken code. Each [`Mutant`] weakens one ordering or drops one re-check
-//! of a protocol. Outside the loom build the functions here are constants and the faults do not exist.
+//! A model proves something only if it fails on broken code. Each [`Mutant`] weakens one ordering
+//! or drops one re-check of a protocol. Outside the loom build the functions here are constants and
+//! the faults do not exist.
 
 use crate::sync::Ordering;
 
@@ -51,8 +52,8 @@ mod active {
     use super::Mutant;
     use std::cell::Cell;
 
-    // loom runs all threads of a model on one thread of the system, so that a thread-local value reaches them all and
-    // no other model.
+    // loom runs all threads of a model on one thread of the system, so that a thread-local value
+    // reaches them all and no other model.
     thread_local!(static ACTIVE: Cell<Option<Mutant>> = const { Cell::new(None) });
 
     pub(crate) fn is(mutant: Mutant) -> bool {

@@ -1,4 +1,5 @@
-//! Putting a key into the index, moving others out of its way where both its buckets are full, and taking a whole call back.
+//! Putting a key into the index, moving others out of its way where both its buckets are full, and
+//! taking a whole call back.
 
 use super::{Index, Place, WAYS, entry, unpack};
 use crate::mutant::{Mutant, is};
@@ -7,22 +8,26 @@ use crate::mutant::{Mutant, is};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexFull;
 
-/// One way of one bucket: eight times the bucket, plus the way. Fits: the table has fewer than 2^28 buckets.
+/// One way of one bucket: the bucket, then three bits for the way. Fits 32 bits: the table has
+/// fewer than 2^28 buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spot(u32);
 
 impl Spot {
-    #[expect(clippy::cast_possible_truncation, reason = "a bucket has eight ways")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a way is a number below eight"
+    )]
     pub(super) fn new(bucket: u32, way: usize) -> Self {
-        Self(bucket * WAYS as u32 + way as u32)
+        Self(bucket << 3 | way as u32)
     }
 
     fn bucket(self) -> u32 {
-        self.0 / WAYS as u32
+        self.0 >> 3
     }
 
     fn way(self) -> usize {
-        self.0 as usize % WAYS
+        self.0 as usize & 7
     }
 }
 
@@ -55,7 +60,8 @@ impl Journal {
 impl Index {
     /// Adds an entry from `hash` to `slot`. At most two other entries move. Owner only.
     ///
-    /// The record of `slot` may be written later: until it holds the key, whoever follows the entry finds another key.
+    /// The record of `slot` may be written later: until it holds the key, whoever follows the entry
+    /// finds another key.
     pub(crate) fn insert(
         &self,
         hash: u64,
@@ -72,7 +78,8 @@ impl Index {
         Ok(())
     }
 
-    /// Clears the entry that leads from `hash` to `slot`, in a way that can be taken back. Owner only.
+    /// Clears the entry that leads from `hash` to `slot`, in a way that can be taken back. Owner
+    /// only.
     pub(crate) fn take_out(&self, hash: u64, slot: u32, journal: &mut Journal) {
         if let Some(at) = self.locate(hash, slot) {
             journal.0.push(Step::Removed(at, self.read(at)));
@@ -80,7 +87,8 @@ impl Index {
         }
     }
 
-    /// Takes back all that `journal` holds, the last change first: the table is what it was. Owner only.
+    /// Takes back all that `journal` holds, the last change first: the table is what it was. Owner
+    /// only.
     pub(crate) fn undo(&self, journal: &mut Journal) {
         while let Some(step) = journal.0.pop() {
             match step {
@@ -99,7 +107,8 @@ impl Index {
         self.store(at.bucket(), at.way(), entry);
     }
 
-    /// An empty way in the emptier one of two buckets: filling the first one first would end at a third of the load.
+    /// An empty way in the emptier one of two buckets: filling the first one first would end at a
+    /// third of the load.
     fn emptier(&self, first: u32, second: u32) -> Option<Spot> {
         let (a, in_first) = self.empties(first);
         let (b, in_second) = self.empties(second);
@@ -118,7 +127,8 @@ impl Index {
         )
     }
 
-    /// Empties one way of the two full buckets of `place`: by one kick if that is possible, else by two.
+    /// Empties one way of the two full buckets of `place`: by one kick if that is possible, else by
+    /// two.
     fn make_room(&self, place: Place, journal: &mut Journal) -> Option<Spot> {
         let buckets = [place.first, place.second];
         buckets
@@ -136,7 +146,8 @@ impl Index {
             })
     }
 
-    /// Moves one entry of a full bucket to its other bucket, if one of them has room; returns the way that is empty now.
+    /// Moves one entry of a full bucket to its other bucket, if one of them has room; returns the
+    /// way that is empty now.
     fn kick(&self, bucket: u32, journal: &mut Journal) -> Option<Spot> {
         (0..WAYS).find_map(|way| {
             let at = Spot::new(bucket, way);

@@ -1,15 +1,17 @@
 //! The index: which slot holds a key.
 //!
-//! A set-associative table of fixed size. A bucket is one cache line of eight entries; every key has two candidate
-//! buckets; an entry is a 32-bit tag of the hash and the slot number plus one, or zero. Either bucket of an entry follows
-//! from the other one and the tag, so that an entry moves without a look at its key. A removal clears an entry, so
-//! there are no tombstones and nothing is ever rebuilt. The table is made for a load of at most [`LOAD_PERCENT`] %.
+//! A set-associative table of fixed size. A bucket is one cache line of eight entries; every key
+//! has two candidate buckets; an entry is a 32-bit tag of the hash and the slot number plus one, or
+//! zero. Either bucket of an entry follows from the other one and the tag, so that an entry moves
+//! without a look at its key. A removal clears an entry, so there are no tombstones and nothing is
+//! ever rebuilt. The table is made for a load of at most [`LOAD_PERCENT`] %.
 //!
 //! Invariants:
 //!
-//! * I1. A resident key has exactly one entry, in one of its two buckets; for the time of a move, two.
-//! * I2. An entry is a hint. Whoever follows it compares the whole key in the record, its length included, under the
-//!   generation of the slot. A wrong entry costs time, never a wrong hit.
+//! * I1. A resident key has exactly one entry, in one of its two buckets; for the time of a move,
+//!   two.
+//! * I2. An entry is a hint. Whoever follows it compares the whole key in the record, its length
+//!   included, under the generation of the slot. A wrong entry costs time, never a wrong hit.
 //! * I3. Only the owner writes.
 //!
 //! Moving an entry while readers look:
@@ -20,8 +22,9 @@
 //! | 2 | owner | advance the move counter | Release | the reader's two loads of the counter |
 //! | 3 | owner | clear the source | Release | the reader's loads of entries: seeing it cleared means seeing step 2 |
 //!
-//! A reader that misses and finds the counter where it was before has seen each entry before its move or after it. It
-//! looks again otherwise: lock-free, since the owner has made progress. Undoing a move is a move.
+//! A reader that misses and finds the counter where it was before has seen each entry before its
+//! move or after it. It looks again otherwise: lock-free, since the owner has made progress. Undoing
+//! a move is a move.
 
 mod batch;
 mod insert;
@@ -45,12 +48,12 @@ use insert::IndexFull;
 pub(crate) use insert::Journal;
 use insert::Spot;
 
-/// The load that the table is made for: it costs 10.7 bytes a chunk. 20 million replacements met no full pair of buckets at
-/// any of 14 capacities from 13 to 100,000.
+/// The load that the table is made for: it costs 10.7 bytes a chunk. 20 million replacements met a
+/// key without room at none of 14 capacities from 13 to 100,000.
 pub(crate) const LOAD_PERCENT: usize = 75;
 
-/// Buckets beyond that load. In a small table so few pairs of buckets exist that many keys may share one: without these,
-/// 89 of 20 million replacements in a table for 24 keys met no room, with them none.
+/// Buckets beyond that load. A small table has so few pairs of buckets that many keys may share
+/// one: without these, 89 of 20 million replacements in a table for 24 keys found no room.
 const SPARE_BUCKETS: usize = 2;
 
 /// Entries in a bucket.
@@ -73,12 +76,8 @@ pub(crate) struct Index {
 
 /// A uniform number scaled down to `0..n`.
 #[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "a product with a 32-bit number, shifted by 32, fits 32 bits"
-)]
 fn scale(uniform: u32, n: usize) -> u32 {
-    (u64::from(uniform) * n as u64 >> 32) as u32
+    ((u64::from(uniform) * n as u64) >> 32) as u32
 }
 
 #[inline]
@@ -124,24 +123,27 @@ impl Index {
         }
     }
 
-    /// The other bucket of an entry: both add up, modulo the number of buckets, to a number that the tag gives. That number
-    /// is odd and the number of buckets even, so that the two differ.
+    /// The other bucket of an entry: the two add up, modulo the number of buckets, to a number that
+    /// the tag gives. That number is odd and the number of buckets even, so that they differ.
     #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the table has fewer than 2^28 buckets"
+    )]
     fn other(&self, bucket: u32, tag: u32) -> u32 {
         let n = self.buckets.len();
         let sum = scale(tag.wrapping_mul(0x9e37_79b1), n / 2) * 2 + 1;
         if sum >= bucket {
             sum - bucket
         } else {
-            // Fits: the table has fewer than 2^28 buckets.
             sum + n as u32 - bucket
         }
     }
 
     #[inline]
     fn load(&self, bucket: u32, way: usize) -> u64 {
-        // Acquire: pairs with the Release of `store`; an entry leads to a record that is written, and a cleared one to
-        // the move counter.
+        // Acquire: pairs with the Release of `store`; an entry leads to a record that is written,
+        // and a cleared one to the move counter.
         self.buckets[bucket as usize].0[way].load(Ordering::Acquire)
     }
 
@@ -153,7 +155,8 @@ impl Index {
 
     #[inline]
     fn moves(&self) -> u64 {
-        // Acquire: pairs with the Release of `count_move`; the destination of a counted move is visible.
+        // Acquire: pairs with the Release of `count_move`; the destination of a counted move is
+        // visible.
         self.moves.load(Ordering::Acquire)
     }
 
@@ -164,7 +167,8 @@ impl Index {
         }
     }
 
-    /// The slot that holds `key`, and its state. Lock-free: it starts again only when the owner moved an entry meanwhile.
+    /// The slot that holds `key`, and its state. Lock-free: it starts again only when the owner
+    /// moved an entry meanwhile.
     #[inline]
     pub(crate) fn find(&self, records: &Records, hash: u64, key: &[u8]) -> Option<(u32, State)> {
         let place = self.place(hash);

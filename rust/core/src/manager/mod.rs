@@ -1,22 +1,24 @@
 //! The owner: the only one that stores, evicts and forgets.
 //!
-//! One file per verb. `&mut self` is the lock: exclusive by type. Readers work beside it on the shared arrays
-//! ([`crate::Reader`]); what only the owner sees is plain memory.
+//! One file per verb. `&mut self` is the lock: exclusive by type. Readers work beside it on the
+//! shared arrays ([`crate::Reader`]); what only the owner sees is plain memory.
 //!
 //! Invariants, checked by `check_invariants` under the feature `testing`:
 //!
 //! * I1. Every slot is on the free list, or has a phase other than `Free`.
-//! * I2. A slot is in the policy's order exactly while it is `Pending` or `Ready`, and then the index leads from its key to
-//!   it, and to no other slot.
+//! * I2. A slot is in the policy's order exactly while it is `Pending` or `Ready`, and then the
+//!   index leads from its key to it, and to no other slot.
 //! * I3. A slot is evictable exactly while it is `Ready`, not parked, and not pinned by the owner.
-//! * I4. `owner_pins` counts the owner's pins of a slot, [`WRITER`] stands for the transfer of a cancelled store. The pins
-//!   in the state word are never fewer.
-//! * I5. A pending slot is in the list of pending ones, a slot that the owner has pinned in that of pinned ones.
+//! * I4. `owner_pins` counts the owner's pins of a slot, [`WRITER`] stands for the transfer of a
+//!   cancelled store. The pins in the state word are never fewer.
+//! * I5. A pending slot is in the list of pending ones, a slot that the owner has pinned in that of
+//!   pinned ones.
 //!
-//! Cost: every verb is O(keys in the call), amortised, whatever is resident or pinned. Exceptions: `reset_cache` and
-//! [`Manager::rebuild`] go over the whole tier. A pin that a *reader* took is found by the eviction that meets it: the
-//! chunk is passed over once, parked, and comes back by a notice when its last pin goes. The order stays exact, so that one
-//! store can meet as many such chunks as readers have pinned since; each is met once per pin.
+//! Cost: every verb is O(keys in the call), amortised, whatever is resident or pinned. Exceptions:
+//! `reset_cache` and [`Manager::rebuild`] go over the whole tier. A pin that a *reader* took is
+//! found by the eviction that meets it: the chunk is passed over once, parked, and comes back by a
+//! notice when its last pin goes. The order stays exact, so that one store can meet as many such
+//! chunks as readers have pinned since; each is met once per pin.
 
 mod complete;
 #[cfg(any(test, feature = "testing"))]
@@ -185,8 +187,9 @@ impl Manager {
         self.shared.stats()
     }
 
-    /// The bytes that the engine occupies: records, index, order, ghosts and lists. Nothing of it grows while it runs but
-    /// the admission tracker, up to its bound, and the scratch space, up to the largest call.
+    /// The bytes that the engine occupies: records, index, order, ghosts and lists. Nothing of it
+    /// grows while it runs but the admission tracker, up to its bound, and the scratch space, up to
+    /// the largest call.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.shared.memory_bytes()
@@ -197,13 +200,15 @@ impl Manager {
             + self.tracker.as_ref().map_or(0, Tracker::memory_bytes)
     }
 
-    /// Tells the engine the time. It never reads a clock itself; a time before the last one is taken as the last one.
+    /// Tells the engine the time. It never reads a clock itself; a time before the last one is
+    /// taken as the last one.
     pub fn advance_to(&mut self, now_us: u64) {
         self.clock = self.clock.max(now_us);
         self.publish();
     }
 
-    /// The events since the last call, in causal order; none unless the configuration asked for them.
+    /// The events since the last call, in causal order; none unless the configuration asked for
+    /// them.
     pub fn take_events(&mut self) -> Events {
         self.events
             .as_mut()

@@ -14,16 +14,17 @@ impl Manager {
         Arc::into_inner(self.shared).map(|shared| shared.storage)
     }
 
-    /// An engine over a storage whose engine is gone: ready chunks are found again, in the order of their last touches
-    /// and in their lists; what was pending, pinned or draining has no owner any more and is free. What is learned beyond
-    /// that (ghosts, ARC's target, admission counts) starts anew. Chunks that the index has no room for are left out.
+    /// An engine over a storage whose engine is gone: ready chunks are found again, in the order of
+    /// their last touches and in their lists; what was pending, pinned or draining has no owner any
+    /// more and is free. What is learned beyond that (ghosts, ARC's target, admission counts)
+    /// starts anew. Chunks that the index has no room for are left out.
     ///
     /// O(capacity × log capacity).
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if the configuration is impossible, is not the one that the storage was made for, or there is no
-    /// memory.
+    /// [`ConfigError`] if the configuration is impossible, is not the one that the storage was made
+    /// for, or there is no memory.
     pub fn rebuild(config: &Config, storage: Storage) -> Result<Self, ConfigError> {
         let (capacity, key_bytes) = (storage.records.capacity(), storage.records.key_bytes());
         if config.validate()? != capacity || config.key_bytes != key_bytes {
@@ -64,13 +65,15 @@ impl Manager {
         Ok(manager)
     }
 
-    /// Enters a ready slot into index and order; false if its key is there already or the index has no room.
+    /// Enters a ready slot into index and order; false if its key is there already or the index has
+    /// no room.
     fn take_over(&mut self, slot: u32, list: u8) -> bool {
         let mut key = Vec::new();
         self.records().read_key(slot, &mut key);
         let storage = &self.shared.storage;
         let hash = storage.hasher.index_hash(&key);
-        // Pins of before belong to nobody: the generation ends them, and the slot is ready again in the next one.
+        // Pins of before belong to nobody: the generation ends them, and the slot is ready again in
+        // the next one.
         state::free(storage.records.state(slot));
         if key.is_empty() || storage.find_one(&key).slot().is_some() {
             return false;

@@ -10,8 +10,9 @@ use crate::policy::Access;
 impl Manager {
     /// Begins the record of one request at `now_us` of the caller's clock.
     ///
-    /// `gpu_hit` is how many leading keys the accelerator's own prefix cache serves; policies that learn from reuse need it,
-    /// LRU and ARC do not. Positions are told with [`RequestAccess::set_positions`], for all keys now or as they come.
+    /// `gpu_hit` is how many leading keys the accelerator's own prefix cache serves; policies that
+    /// learn from reuse need it, LRU and ARC do not. Positions are told with
+    /// [`RequestAccess::set_positions`], for all keys now or as they come.
     #[must_use]
     pub fn begin_request(&mut self, now_us: u64, gpu_hit: usize) -> RequestAccess {
         self.advance_to(now_us);
@@ -26,10 +27,12 @@ impl Manager {
         )
     }
 
-    /// Applies what a request did, once, tail to head across all groups: a chunk that it reused is one hit (ARC: T1 → T2), a
-    /// chunk that it stored itself regains its place in the order. An aborted request finishes like any other.
+    /// Applies what a request did, once, tail to head across all groups: a chunk that it reused is
+    /// one hit (ARC: T1 → T2), a chunk that it stored itself regains its place in the order. An
+    /// aborted request finishes like any other.
     ///
-    /// `output_tokens` is how much the request generated; policies that learn from it need it, LRU and ARC do not.
+    /// `output_tokens` is how much the request generated; policies that learn from it need it, LRU
+    /// and ARC do not.
     ///
     /// # Errors
     ///

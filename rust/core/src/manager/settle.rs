@@ -1,4 +1,5 @@
-//! What readers left for the owner: notices and touches; and what follows when a slot has lost its last pin.
+//! What readers left for the owner: notices and touches; and what follows when a slot has lost its
+//! last pin.
 
 use super::{Manager, WRITER};
 use crate::event::EventKind;
@@ -9,8 +10,8 @@ use crate::storage::Records;
 use crate::sync::Arc;
 
 impl Manager {
-    /// Takes the notices and touches that readers have left: first thing in every verb that changes an order. Each costs
-    /// what one pin or one touched key costs.
+    /// Takes the notices and touches that readers have left: first thing in every verb that changes
+    /// an order. Each costs what one pin or one touched key costs.
     pub(super) fn settle_readers(&mut self) {
         if self.shared.notices.is_empty() && self.shared.touches.is_empty() {
             return;
@@ -42,20 +43,22 @@ impl Manager {
         }
     }
 
-    /// The last pin of a parked slot has gone, at some time since it was parked. What the slot is now decides.
+    /// The last pin of a parked slot has gone, at some time since it was parked. What the slot is
+    /// now decides.
     fn settle_notice(&mut self, slot: u32, gone: &mut KeyList) {
         let state = state::load(self.records().state(slot));
         let held = self.owner_pins[slot as usize] > 0;
         match state.phase() {
             Phase::Ready if state.is_parked() && !held => self.settle_ready(slot, gone),
             Phase::Draining if state.pins() == 0 => self.finish_drain(slot),
-            // Held again by the owner, whose unpin settles it; or the notice is from an earlier life.
+            // Held again by the owner, whose unpin settles it; or the notice is from an earlier
+            // life.
             _ => {}
         }
     }
 
-    /// A `Ready` slot that the owner does not hold: evictable again, or gone if it was dropped. Readers may hold it; the
-    /// eviction that meets it finds out.
+    /// A `Ready` slot that the owner does not hold: evictable again, or gone if it was dropped.
+    /// Readers may hold it; the eviction that meets it finds out.
     pub(super) fn settle_ready(&mut self, slot: u32, gone: &mut KeyList) {
         if self.is_dropped(slot) {
             if self.try_remove(slot, gone) {
@@ -67,8 +70,8 @@ impl Manager {
         self.policy.set_evictable(slot, true);
     }
 
-    /// Removes a `Ready` slot if nobody holds it; else parks it, so that the last unpin brings it back here. The key goes
-    /// to `gone`.
+    /// Removes a `Ready` slot if nobody holds it; else parks it, so that the last unpin brings it
+    /// back here. The key goes to `gone`.
     pub(super) fn try_remove(&mut self, slot: u32, gone: &mut KeyList) -> bool {
         loop {
             match state::claim(self.records().state(slot)) {
@@ -78,7 +81,8 @@ impl Manager {
                     self.release_slot(slot);
                     return true;
                 }
-                // Each turn means that a reader let go between the two; it ends when none pins again.
+                // Each turn means that a reader let go between the two; it ends when none pins
+                // again.
                 Claim::Pinned => {
                     if state::park(self.records().state(slot)) {
                         self.policy.set_evictable(slot, false);
@@ -132,7 +136,8 @@ impl Manager {
         true
     }
 
-    /// A draining slot that the owner has let go: free if no reader holds it; else the last of them leaves a notice.
+    /// A draining slot that the owner has let go: free if no reader holds it; else the last of them
+    /// leaves a notice.
     pub(super) fn settle_draining(&mut self, slot: u32) {
         if !state::park_draining(self.records().state(slot)) {
             self.finish_drain(slot);

@@ -1,31 +1,36 @@
 //! `prepare_store`: which chunks are stored, where, and what leaves for them.
 //!
-//! The steps are ordered so that a store that does not fit has changed no slot, resident key, order or event:
+//! The steps are ordered so that a store that does not fit has changed no slot, resident key, order
+//! or event:
 //!
-//! 1. look all keys up; count the offer (admission); sort the keys into stored ones and missing ones;
-//! 2. tell the policy and the access what was offered: this stays even if the store does not fit, as in vLLM;
+//! 1. look all keys up; count the offer (admission); sort the keys into stored ones and missing
+//!    ones;
+//! 2. tell the policy and the access what was offered: this stays even if the store does not fit,
+//!    as in vLLM;
 //! 3. claim the victims, all of them, sparing the keys of the call;
-//! 4. take the victims out of the index and enter the missing keys at the slots that they will get: in this order, so that
-//!    the index never holds more keys than the tier has slots;
+//! 4. take the victims out of the index and enter the missing keys at the slots that they will get:
+//!    in this order, so that the index never holds more keys than the tier has slots;
 //! 5. only now: let the victims go, write the records, insert into the order.
 //!
-//! A failure in 3 or 4 gives the claimed chunks back; 4 takes every change of the index back first. A claimed chunk is a
-//! hit until step 4, and, should that step fail, a miss until it has been taken back. A reader that follows an entry of
-//! step 4 before step 5 finds another key in the record.
+//! A failure in 3 or 4 gives the claimed chunks back; 4 takes every change of the index back first.
+//! A claimed chunk is a hit until step 4 and, should that step fail, a miss until it has been taken
+//! back. A reader that follows an entry of step 4 before step 5 finds another key in the record.
 
 use super::{Manager, Missing, Scratch};
 use crate::access::RequestAccess;
 use crate::error::StoreError;
 use crate::event::EventKind;
+use crate::hash::Fingerprint;
 use crate::index::Found;
 use crate::key::{KeyList, Keys};
 use crate::shared::Storage;
 use crate::slot::PENDING;
-use crate::slot::state::{self, Phase};
+use crate::slot::state;
 use crate::ticket::{StoreTicket, Ticket};
 
-/// Victims that leave together: their cache misses overlap, and what they touch fits the first cache.
-const EVICT_GROUP: usize = 64;
+/// Chunks that are worked on together: their cache misses overlap, and what they touch is still in
+/// the nearest caches, its translations included, when each of them is worked on.
+const GROUP: usize = 64;
 
 /// What [`Manager::prepare_store`] decided.
 #[derive(Debug)]
@@ -54,16 +59,16 @@ impl StoreOutcome {
 pub enum StoreRejected {
     /// More slots are needed than are free or held by nobody, the call's own chunks left aside.
     Full,
-    /// The index has no room for one of the keys within two kicks. Below one in ten million at the load that the index is
-    /// made for, unless the keys were chosen to collide.
+    /// The index has no room for one of the keys within two kicks. Below one in ten million at the
+    /// load that the index is made for, unless the keys were chosen to collide.
     IndexFull,
 }
 
 /// What is to be transferred, and what left for it.
 #[derive(Debug)]
 pub struct StoreOutput {
-    /// Which keys of the call are to be stored, by their place in it, ascending. Not the resident ones, nor those below the
-    /// store threshold, nor a key a second time.
+    /// Which keys of the call are to be stored, by their place in it, ascending. Not the resident
+    /// ones, nor those below the store threshold, nor a key a second time.
     pub indices: Vec<usize>,
     /// The slots, one for each of `indices`.
     pub ticket: StoreTicket,
@@ -72,13 +77,15 @@ pub struct StoreOutput {
 }
 
 impl Manager {
-    /// Offers the chunks of a request. Missing ones get a slot each, pending until [`Manager::complete_store`]; chunks that
-    /// nobody holds leave for them, never one of this call. With an access, the policy learns what was offered and missing,
-    /// once per request and key; without one it learns from [`Manager::touch`] alone.
+    /// Offers the chunks of a request. Missing ones get a slot each, pending until
+    /// [`Manager::complete_store`]; chunks that nobody holds leave for them, never one of this
+    /// call. With an access, the policy learns what was offered and missing, once per request and
+    /// key; without one it learns from [`Manager::touch`] alone.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if a key cannot be held or the access is another engine's; nothing was offered then.
+    /// [`StoreError`] if a key cannot be held or the access is another engine's; nothing was
+    /// offered then.
     pub fn prepare_store(
         &mut self,
         keys: Keys<'_>,
@@ -103,7 +110,8 @@ impl Manager {
         Ok(outcome)
     }
 
-    /// Counts the offer and collects the keys to store: missing, named for the first time, admitted.
+    /// Counts the offer and collects the keys to store: missing, named for the first time,
+    /// admitted.
     fn partition(&mut self, keys: Keys<'_>, scratch: &mut Scratch) {
         let hasher = self.shared.storage.hasher;
         let ghosts = self.policy.uses_ghosts();
@@ -213,7 +221,7 @@ impl Manager {
             return StoreOutcome::Rejected(StoreRejected::IndexFull);
         };
         self.evict(scratch, &evicted);
-        let ticket = self.write(keys, &scratch.missing, access);
+        let ticket = self.write(keys, scratch, access);
         let indices = scratch.missing.iter().map(|m| m.index).collect();
         StoreOutcome::Stored(StoreOutput {
             indices,
@@ -231,7 +239,8 @@ impl Manager {
         }
     }
 
-    /// Claims `n` victims, sparing the call's own chunks; gives all back and answers false if there are not so many.
+    /// Claims `n` victims, sparing the call's own chunks; gives all back and answers false if there
+    /// are not so many.
     fn claim_victims(&mut self, n: usize, scratch: &mut Scratch) -> bool {
         // Without a look at any chunk where it cannot succeed.
         if n > self.policy.evictable() as usize {
@@ -268,8 +277,8 @@ impl Manager {
         }
     }
 
-    /// Enters the missing keys at the slots that they will get, in place of the victims, whose keys it returns; or changes
-    /// nothing.
+    /// Enters the missing keys at the slots that they will get, in place of the victims, whose keys
+    /// it returns; or changes nothing.
     fn enter_index(&self, scratch: &mut Scratch) -> Option<KeyList> {
         let Storage {
             records,
@@ -280,7 +289,7 @@ impl Manager {
         journal.begin();
         let mut evicted = KeyList::with_capacity(scratch.victims.len(), self.shared.key_bytes);
         let hashes = &mut scratch.leaving.hashes;
-        for victims in scratch.victims.chunks(EVICT_GROUP) {
+        for victims in scratch.victims.chunks(GROUP) {
             hashes.clear();
             hashes.extend(victims.iter().map(|&slot| {
                 records.read_key(slot, evicted.grow());
@@ -291,11 +300,14 @@ impl Manager {
                 index.take_out(hash, slot, journal);
             }
         }
-        let slots = self.slots.plan(&scratch.victims, scratch.missing.len());
-        for (missing, slot) in scratch.missing.iter().zip(slots) {
-            if index.insert(missing.hash, slot, journal).is_err() {
-                index.undo(journal);
-                return None;
+        let mut slots = self.slots.plan(&scratch.victims, scratch.missing.len());
+        for group in scratch.missing.chunks(GROUP) {
+            index.warm(group.iter().map(|missing| missing.hash));
+            for (missing, slot) in group.iter().zip(&mut slots) {
+                if index.insert(missing.hash, slot, journal).is_err() {
+                    index.undo(journal);
+                    return None;
+                }
             }
         }
         Some(evicted)
@@ -307,11 +319,11 @@ impl Manager {
             return;
         }
         let ghosts = self.policy.uses_ghosts();
+        let hasher = self.shared.storage.hasher;
+        let name = |key| if ghosts { hasher.fingerprint(key) } else { 0 };
         let fingerprints = &mut scratch.leaving.fingerprints;
         let mut keys = evicted.iter();
-        for victims in scratch.victims.chunks(EVICT_GROUP) {
-            let hasher = self.shared.storage.hasher;
-            let name = |key| if ghosts { hasher.fingerprint(key) } else { 0 };
+        for victims in scratch.victims.chunks(GROUP) {
             fingerprints.clear();
             fingerprints.extend(keys.by_ref().take(victims.len()).map(name));
             self.policy.warm(fingerprints);
@@ -326,38 +338,54 @@ impl Manager {
         }
     }
 
-    /// Writes the records of the missing keys and inserts them into the order, pending, in call order.
+    /// Writes the records of the missing keys and inserts them into the order, pending, in call
+    /// order.
     fn write(
         &mut self,
         keys: Keys<'_>,
-        missing: &[Missing],
+        scratch: &mut Scratch,
         mut access: Option<&mut RequestAccess>,
     ) -> Ticket {
-        let mut ticket = Ticket::new(self.shared.incarnation, missing.len());
+        let ghosts = self.policy.uses_ghosts();
+        let mut ticket = Ticket::new(self.shared.incarnation, scratch.missing.len());
         let mut last = None;
-        for missing in missing {
-            let Some(slot) = self.slots.pop_free() else {
-                // As many slots are free as are needed: enough were, or enough victims left.
-                break;
-            };
-            let key = keys.get(missing.index);
-            let position = access.as_deref_mut().and_then(|access| {
-                let id = access.entry_after(last, key);
-                access.mark_inserted(id);
-                last = Some(id);
-                access.position(id)
-            });
-            self.records().write_key(slot, key, position);
-            let generation = state::begin_store(self.records().state(slot));
-            self.policy.on_insert(slot, missing.fingerprint);
-            self.stamp(slot);
-            self.slots.push(PENDING, slot, self.clock);
-            debug_assert_eq!(
-                state::load(self.records().state(slot)).phase(),
-                Phase::Pending
-            );
-            ticket.push(slot, generation);
+        for group in scratch.missing.chunks(GROUP) {
+            if ghosts {
+                let fingerprints = &mut scratch.leaving.fingerprints;
+                fingerprints.clear();
+                fingerprints.extend(group.iter().map(|missing| missing.fingerprint));
+                self.policy.warm(fingerprints);
+            }
+            for missing in group {
+                let key = keys.get(missing.index);
+                let position = access.as_deref_mut().and_then(|access| {
+                    let id = access.entry_after(last, key);
+                    access.mark_inserted(id);
+                    last = Some(id);
+                    access.position(id)
+                });
+                self.write_one(key, position, missing.fingerprint, &mut ticket);
+            }
         }
         ticket
+    }
+
+    fn write_one(
+        &mut self,
+        key: &[u8],
+        position: Option<u32>,
+        fingerprint: Fingerprint,
+        ticket: &mut Ticket,
+    ) {
+        // As many slots are free as are needed: enough were, or enough victims left.
+        let Some(slot) = self.slots.pop_free() else {
+            return;
+        };
+        self.records().write_key(slot, key, position);
+        let generation = state::begin_store(self.records().state(slot));
+        self.policy.on_insert(slot, fingerprint);
+        self.stamp(slot);
+        self.slots.push(PENDING, slot, self.clock);
+        ticket.push(slot, generation);
     }
 }

@@ -1,10 +1,11 @@
-//! Which slots are free, and which are held in the order in which they came to be: pending ones, and
-//! those that the owner has pinned.
+//! Which slots are free, and which are held in the order in which they came to be: pending ones,
+//! and those that the owner has pinned.
 //!
 //! Three intrusive lists over one array of links, since a slot is in at most one of them. The heads
-//! answer "where does the next chunk go", "is a store overdue" and "how old is the oldest pin" without
-//! a scan. Free slots are used in ascending order at first, then the one freed last: ascending slots
-//! for a prefix that is stored together are what lets a lookup find a chunk next to its predecessor.
+//! answer "where does the next chunk go", "is a store overdue" and "how old is the oldest pin"
+//! without a scan. Free slots are used in ascending order at first, then the one freed last:
+//! ascending slots for a prefix that is stored together are what lets a lookup find a chunk next to
+//! its predecessor.
 //!
 //! Owner only; every operation is O(1) and allocates nothing.
 
@@ -18,7 +19,8 @@ pub(crate) const PENDING: usize = 0;
 /// The list of slots that the owner has pinned.
 pub(crate) const PINNED: usize = 1;
 
-/// Milliseconds since the clock's zero, modulo 2^32: half of a 64-bit time is enough to order 49 days.
+/// Milliseconds since the clock's zero, modulo 2^32: half of a 64-bit time is enough to order 49
+/// days.
 type Millis = u32;
 
 /// The lists of slots that hold no ready, unpinned chunk.
