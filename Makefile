@@ -98,6 +98,7 @@ fuzz: $(VENV)/.kvferry ## property tests through Python, with many more examples
 fmt:
 	cargo fmt --all --check
 
+# The loom models are in the library, in test mode, and exist under loom alone.
 .PHONY: clippy
 clippy:
 	cargo clippy --locked --workspace --all-targets --features kvferry/testing -- -D warnings
