@@ -35,11 +35,9 @@ pub(crate) enum KeysView<'a> {
 impl KeysView<'_> {
     pub(crate) fn keys(&self) -> Keys<'_> {
         match self {
-            Self::Rows(bytes, width) => Keys::Rows {
-                bytes,
-                width: *width,
-            },
-            Self::Slices(keys) => Keys::Slices(keys),
+            // Packed keys are a whole number of rows.
+            Self::Rows(bytes, width) => Keys::rows(bytes, *width).unwrap_or(Keys::slices(&[])),
+            Self::Slices(keys) => Keys::slices(keys),
         }
     }
 }
