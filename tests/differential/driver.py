@@ -59,6 +59,14 @@ class SlotLedger:
         for key in keys:
             self._used.remove(self.slot_of.pop(key))
 
+    def cancelled(self, job: int, keys: Sequence[bytes]) -> None:
+        """See a store given up: its keys leave, its slots stay taken until it ends."""
+        slots = [self.slot_of[key] for key in keys]
+        self.freed(keys)
+        self._draining.update(dict.fromkeys(slots, 1))
+        self._old[job] = slots
+        self._open.pop(job, None)
+
     def ended(self, job: int) -> None:
         """See a transfer end, in whatever epoch it began."""
         self._open.pop(job, None)
@@ -124,6 +132,14 @@ class Driver(ABC):
         """End a part of a store."""
 
     @abstractmethod
+    def cancel(self, job: int, keys: Keys) -> None:
+        """Give up a store whose `keys` are pending; `late_store` ends its transfer."""
+
+    @abstractmethod
+    def drop(self, keys: Keys) -> None:
+        """Let keys leave as soon as nobody holds them."""
+
+    @abstractmethod
     def prepare_load(self, request: int | None, job: int, keys: Keys) -> str:
         """Pin keys: `pinned` or `refused`."""
 
@@ -145,7 +161,7 @@ class Driver(ABC):
 
     @abstractmethod
     def late_store(self, job: int) -> None:
-        """End a store that began before a reset."""
+        """End a store that was cancelled, or that began before a reset."""
 
     @abstractmethod
     def late_load(self, job: int) -> None:

@@ -206,7 +206,7 @@ class SlotTwice(ReferenceDriver):
         super().complete_store(job, keys, success)
         chunk = self.manager.policy.get(keys[0]) if keys else None
         if chunk is not None and job > FIRST_WRONG_EVICTION:
-            self.manager._free.append(chunk.slot)
+            self.manager.slots.free.append(chunk.slot)
 
 
 class ObeysLateStores(ReferenceDriver):
@@ -218,10 +218,10 @@ class ObeysLateStores(ReferenceDriver):
         self.manager.complete_store(keys, success)
         self.ledger.ended(job)
         if not success:
-            self._drop_failed(keys)
+            self._let_go(keys)
 
     def late_store(self, job: int) -> None:
-        self.complete_store(job, tuple(key for key, _, _ in self.jobs[job].ticket.entries), True)
+        self.complete_store(job, tuple(key for key, _, _ in self.stores[job].ticket.entries), True)
 
 
 class PinsBeforeRefusing(ReferenceDriver):
@@ -247,6 +247,30 @@ class DrainForgets(ReferenceDriver):
         self.ledger.reset(in_flight)
 
 
+class DropsStay(ReferenceDriver):
+    """Drops a chunk that was offered again meanwhile."""
+
+    name = "drops stay"
+
+    def prepare_store(self, request: int | None, job: int, keys: Keys) -> tuple[Keys, Keys] | None:
+        chunks = [self.manager.policy.get(key) for key in keys]
+        marked = [chunk for chunk in chunks if chunk is not None and chunk.dropped]
+        result = super().prepare_store(request, job, keys)
+        for chunk in marked:
+            chunk.dropped = True
+        return result
+
+
+class CancelFrees(ReferenceDriver):
+    """Returns the slots of a cancelled store at once, although its transfer goes on."""
+
+    name = "cancel frees"
+
+    def cancel(self, job: int, keys: Keys) -> None:
+        super().cancel(job, keys)
+        self.manager.slots.fence()
+
+
 COMMON = (
     WrongVictimOnce,
     OwnKeysNotProtected,
@@ -261,4 +285,4 @@ FAULTS = {
     "arc": (*COMMON, StepOfOne, GhostStays, ReturnsToT2, NoFallback, CountsEveryCall),
 }
 # Faults in what vLLM leaves undefined, for two managers that define it.
-ROUGH_FAULTS = (ObeysLateStores, PinsBeforeRefusing, DrainForgets)
+ROUGH_FAULTS = (ObeysLateStores, PinsBeforeRefusing, DrainForgets, DropsStay, CancelFrees)

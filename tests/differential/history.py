@@ -50,6 +50,8 @@ class Shadow:
     """What has to be resident: `PENDING`, or how many loads hold the key."""
 
     state: dict[bytes, int] = field(default_factory=dict)
+    # Held keys that leave once nobody holds them.
+    dropped: set[bytes] = field(default_factory=set)
     pinned: int = 0
 
     def ready(self, key: bytes) -> bool:
@@ -63,7 +65,37 @@ class Shadow:
     def unpin(self, keys: Sequence[bytes]) -> None:
         for key in keys:
             self.state[key] -= 1
-            self.pinned -= self.state[key] == 0
+            if self.state[key] == 0:
+                self.pinned -= 1
+                self.leave_if_dropped(key)
+
+    def stored(self, keys: Sequence[bytes], *, success: bool) -> None:
+        for key in keys:
+            if self.state.get(key) != PENDING:
+                continue
+            if success and key not in self.dropped:
+                self.state[key] = 0
+            else:
+                self.remove(key)
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            if key in self.state:
+                self.dropped.add(key)
+                self.leave_if_dropped(key)
+
+    def leave_if_dropped(self, key: bytes) -> None:
+        if key in self.dropped and self.state[key] == 0:
+            self.remove(key)
+
+    def remove(self, key: bytes) -> None:
+        del self.state[key]
+        self.dropped.discard(key)
+
+    def clear(self) -> None:
+        self.state.clear()
+        self.dropped.clear()
+        self.pinned = 0
 
 
 class History:
@@ -99,6 +131,8 @@ class History:
             (self._take_events, 2.0),
             (self._reset, workload.resets),
             (self._late, 3.0 if workload.by_ticket else 0.0),
+            (self._cancel, 0.7 if workload.rough else 0.0),
+            (self._drop, 1.0 if workload.rough else 0.0),
             (self._refused_load, 1.0 if workload.rough else 0.0),
             (self._refused_unpin, 0.5 if workload.rough else 0.0),
         ]
@@ -276,6 +310,7 @@ class History:
     def _observe_store(self, operation: Operation, result: Any) -> None:
         assert self._storing is not None
         request, end = self._storing
+        self.shadow.dropped.difference_update(operation[3])
         if result is None:
             # Half of the callers try again, the others go on without.
             if self.rng.random() < 0.5:
@@ -295,7 +330,7 @@ class History:
             return None
         transfer = self._take(self.stores)
         success = self.rng.random() >= self.workload.failures
-        self._store_ended(transfer.keys, success)
+        self.shadow.stored(transfer.keys, success=success)
         self.ended.append(transfer)
         return ("complete_store", transfer.job, transfer.keys, success)
 
@@ -308,18 +343,19 @@ class History:
         if not keys:
             return None
         success = rng.random() >= self.workload.failures
-        self._store_ended(keys, success)
+        self.shadow.stored(keys, success=success)
         # A failed key may be stored again by another job before this one ends.
         transfer.keys = tuple(key for key in transfer.keys if key not in keys)
         return ("complete_store_keys", keys, success)
 
-    def _store_ended(self, keys: Sequence[bytes], success: bool) -> None:
-        for key in keys:
-            if self.shadow.state.get(key) == PENDING:
-                if success:
-                    self.shadow.state[key] = 0
-                else:
-                    del self.shadow.state[key]
+    def _cancel(self) -> Operation | None:
+        if not self.stores:
+            return None
+        transfer = self._take(self.stores)
+        self.stale.append(("late_store", transfer))
+        for key in transfer.keys:
+            self.shadow.remove(key)
+        return ("cancel", transfer.job, transfer.keys)
 
     # Loads.
 
@@ -379,6 +415,11 @@ class History:
     def _lookup(self) -> Operation:
         return ("lookup", self._some_run())
 
+    def _drop(self) -> Operation:
+        keys = self._some_run()
+        self.shadow.drop(keys)
+        return ("drop", keys)
+
     def _touch(self) -> Operation:
         keys = self._some_run()
         if self.rng.random() < self.workload.duplicates:
@@ -408,15 +449,14 @@ class History:
         return ("complete_store", transfer.job, transfer.keys, self.rng.random() < 0.5)
 
     def _late(self) -> Operation | None:
-        """End a transfer from before a reset, or a load that has ended: tickets make it safe."""
+        """End a transfer that is no more: cancelled, from before a reset, or ended already."""
         if not self.stale:
             return None
         verb, transfer = self.stale.pop(int(self.rng.random() * len(self.stale)))
         return (verb, transfer.job)
 
     def _reset(self) -> Operation:
-        self.shadow.state.clear()
-        self.shadow.pinned = 0
+        self.shadow.clear()
         self.ended.clear()
         if self.workload.by_ticket:
             self.stale += [("late_store", transfer) for transfer in self.stores]

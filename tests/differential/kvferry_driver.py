@@ -8,12 +8,6 @@ import kvferry
 from differential.driver import Driver, Keys, StoreResult
 from differential.workload import Workload
 
-RESULTS = {
-    int(kvferry.LookupResult.MISS): 0,
-    int(kvferry.LookupResult.HIT): 1,
-    int(kvferry.LookupResult.HIT_PENDING): 2,
-}
-
 
 class KvferryDriver(Driver):
     """The native engine through its Python binding."""
@@ -22,6 +16,7 @@ class KvferryDriver(Driver):
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
+        self.dropping = False
         self.manager = kvferry.OffloadingManager(
             workload.capacity,
             policy=workload.policy,
@@ -54,8 +49,8 @@ class KvferryDriver(Driver):
 
     def lookup(self, keys: Sequence[bytes]) -> list[int]:
         if len(keys) > 2:
-            return [RESULTS[result] for result in self.manager.lookup_each(keys).tolist()]
-        return [RESULTS[self.manager.lookup(key)] for key in keys]
+            return self.manager.lookup_each(keys).tolist()
+        return [self.manager.lookup(key) for key in keys]
 
     def prepare_store(self, request: int | None, job: int, keys: Keys) -> StoreResult:
         output = self.manager.prepare_store(list(keys), self._access(request))
@@ -73,18 +68,27 @@ class KvferryDriver(Driver):
         else:
             self.manager.complete_store(list(keys), success)
         self.ledger.ended(job)
-        if not success:
-            self._drop_failed(keys)
+        if not success or self.dropping:
+            self._let_go(keys)
 
     def complete_store_keys(self, keys: Keys, success: bool) -> None:
         self.manager.complete_store(list(keys), success)
         if not success:
-            self._drop_failed(keys)
+            self._let_go(keys)
+
+    def cancel(self, job: int, keys: Keys) -> None:
+        self.manager.cancel_store(self.stores[job].ticket)
+        self.ledger.cancelled(job, keys)
+
+    def drop(self, keys: Keys) -> None:
+        self.dropping = True
+        self.manager.drop_keys(list(keys))
+        self._let_go(keys)
 
     def prepare_load(self, request: int | None, job: int, keys: Keys) -> str:
         try:
             output = self.manager.prepare_load(list(keys), self._access(request))
-        except kvferry.KvferryError:
+        except (kvferry.NotResidentError, kvferry.NotReadyError):
             return "refused"
         self.loads[job] = output
         self.ledger.loaded(job, keys, output.block_ids.tolist())
@@ -96,11 +100,13 @@ class KvferryDriver(Driver):
         else:
             self.manager.complete_load(list(keys))
         self.ledger.ended(job)
+        if self.dropping:
+            self._let_go(keys)
 
     def complete_load_keys(self, keys: Keys) -> str:
         try:
             self.manager.complete_load(list(keys))
-        except kvferry.KvferryError:
+        except (kvferry.NotResidentError, kvferry.NotPinnedError):
             return "refused"
         return "unpinned"
 
@@ -120,13 +126,7 @@ class KvferryDriver(Driver):
         self.ledger.ended(job)
 
     def take_events(self) -> list[tuple[str, Keys]]:
-        return [
-            (
-                "cleared" if not event.keys else "removed" if event.removed else "stored",
-                tuple(event.keys),
-            )
-            for event in self.manager.take_events()
-        ]
+        return [(event.kind, tuple(event.keys)) for event in self.manager.take_events()]
 
     def target(self) -> float:
         return self.manager.target_t1_size
@@ -156,7 +156,7 @@ class KvferryDriver(Driver):
         for key in keys:
             self._named[self.manager._debug_fingerprint(key)] = key
 
-    def _drop_failed(self, keys: Keys) -> None:
-        """Tell the ledger of the keys that a failed store took out."""
-        known = [key for key in keys if key in self.ledger.slot_of]
+    def _let_go(self, keys: Keys) -> None:
+        """Tell the ledger which of `keys` have left, as their store failed or they were dropped."""
+        known = [key for key in dict.fromkeys(keys) if key in self.ledger.slot_of]
         self.ledger.freed([k for k, r in zip(known, self.lookup(known), strict=True) if r == 0])

@@ -19,10 +19,11 @@ class Workload:
         policy: `lru` or `arc`.
         capacity: slots.
         steps: operations in the history.
-        rough: also do what vLLM leaves undefined or answers with an assertion: a missing key twice
-            in a store, loads of keys that are not ready, completions of loads that nobody
-            prepared, late completions by ticket, resets with transfers in flight, calls without a
-            request. Only managers that define all of that can be compared then.
+        rough: also do what vLLM leaves undefined, answers with an assertion, or does not have: a
+            missing key twice in a store, loads of keys that are not ready, completions of loads
+            that nobody prepared, late completions by ticket, resets with transfers in flight,
+            cancelled stores, dropped keys, calls without a request. Only managers that define all
+            of that can be compared then.
         groups: group indices; each chunk of a prefix has one key in each.
         hash_bytes: lengths of the hash in front of the group.
         universe: chunks of a prefix that exist from the start.

@@ -45,7 +45,7 @@ def test_a_missing_key_twice_in_a_store_gets_one_slot(policy: str) -> None:
     assert output is not None
     assert output.keys_to_store == [A, B]
     assert len(set(output.block_ids)) == 2
-    assert manager.free_slots == 1
+    assert len(manager.slots.free) == 1
 
 
 @POLICIES
@@ -118,6 +118,58 @@ def test_a_store_from_before_a_reset_does_not_end_one_from_after(policy: str) ->
 
 
 @POLICIES
+def test_a_cancelled_store_is_a_miss_and_its_slot_drains_until_the_transfer_ends(
+    policy: str,
+) -> None:
+    manager = filled(policy, 2, enable_events=True)
+    store = started(manager, A)
+    manager.cancel_store(store.ticket)
+    assert manager.lookup(A) == MISS
+    again = started(manager, A)
+    assert again.block_ids != store.block_ids
+    assert manager.prepare_store([B]) is None
+    manager.complete_store(store.ticket)
+    assert manager.lookup(A) == HIT_PENDING
+    assert manager.prepare_store([B]) is not None
+    assert manager.take_events() == []
+
+
+@POLICIES
+def test_a_cancelled_store_leaves_ready_chunks_alone(policy: str) -> None:
+    manager = filled(policy, 1)
+    store = started(manager, A)
+    manager.complete_store([A])
+    manager.cancel_store(store.ticket)
+    assert manager.lookup(A) == HIT
+
+
+@POLICIES
+def test_dropped_chunks_leave_as_soon_as_nobody_holds_them(policy: str) -> None:
+    manager = filled(policy, 4, A, B, enable_events=True)
+    load = manager.prepare_load([A, A])
+    pending = started(manager, C)
+    manager.take_events()
+    manager.drop_keys([A, B, B, C, D])
+    assert manager.take_events() == [Event("removed", (B,))]
+    assert manager.lookup_each([A, B, C]) == [HIT, MISS, HIT_PENDING]
+    manager.complete_store(pending.ticket)
+    assert manager.take_events() == []
+    manager.complete_load(load.ticket)
+    assert manager.take_events() == [Event("removed", (A,))]
+    assert manager.lists() == {"t1": [], "t2": [], "b1": [], "b2": []}
+
+
+@POLICIES
+def test_an_offer_takes_a_drop_back_even_if_it_is_declined(policy: str) -> None:
+    manager = filled(policy, 1, A)
+    load = manager.prepare_load([A])
+    manager.drop_keys([A])
+    assert manager.prepare_store([A, B]) is None
+    manager.complete_load(load.ticket)
+    assert manager.lookup(A) == HIT
+
+
+@POLICIES
 @pytest.mark.parametrize("in_flight", ["fenced", "drain"])
 def test_a_reset_hides_every_key_at_once(
     policy: str, in_flight: Literal["fenced", "drain"]
@@ -136,13 +188,13 @@ def test_draining_slots_come_back_when_their_last_transfer_ends(policy: str) -> 
     loads = [manager.prepare_load([A, B]), manager.prepare_load([A])]
     store = started(manager, C)
     manager.reset_cache("drain")
-    assert (manager.free_slots, manager.draining_slots) == (0, 3)
+    assert (len(manager.slots.free), len(manager.slots.draining)) == (0, 3)
     assert manager.prepare_store([D]) is None
     manager.complete_load(loads[0].ticket)
-    assert (manager.free_slots, manager.draining_slots) == (1, 2)
+    assert (len(manager.slots.free), len(manager.slots.draining)) == (1, 2)
     manager.complete_load(loads[1].ticket)
     manager.complete_store(store.ticket)
-    assert (manager.free_slots, manager.draining_slots) == (3, 0)
+    assert (len(manager.slots.free), len(manager.slots.draining)) == (3, 0)
     assert manager.lookup(C) == MISS
 
 
@@ -152,11 +204,11 @@ def test_a_fenced_reset_returns_draining_slots_for_good(policy: str) -> None:
     load = manager.prepare_load([A])
     manager.reset_cache("drain")
     manager.reset_cache("fenced")
-    assert manager.free_slots == 1
+    assert len(manager.slots.free) == 1
     started(manager, B)
     manager.reset_cache("drain")
     manager.complete_load(load.ticket)
-    assert manager.draining_slots == 1
+    assert len(manager.slots.draining) == 1
 
 
 @POLICIES

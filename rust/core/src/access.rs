@@ -220,35 +220,48 @@ impl RequestAccess {
         self.flag(id, STORE_MISS)
     }
 
-    /// The keys that were seen, head first across all groups, and how each was used.
-    pub(crate) fn in_prefix_order(&self) -> impl DoubleEndedIterator<Item = (&[u8], Access)> {
-        let group_of = |id: EntryId| group(self.key(id), self.group_bytes);
-        let mut order: Vec<(u32, EntryId)> =
-            self.seen.iter().map(|&id| (group_of(id), id)).collect();
-        if !order.is_sorted_by_key(|&(group, _)| group) {
-            order.sort_by_key(|&(group, _)| group);
+    /// The `i`-th key that was seen; an empty slice beyond the end.
+    #[inline]
+    pub(crate) fn seen_key(&self, i: usize) -> &[u8] {
+        self.seen.get(i).map_or(&[], |&id| self.key(id))
+    }
+
+    /// How the `i`-th key that was seen was used.
+    pub(crate) fn use_of(&self, i: usize) -> Access {
+        let flags = self.entries[self.seen[i] as usize].flags;
+        match (flags & REUSED != 0, flags & INSERTED != 0) {
+            (true, _) => Access::Reused,
+            (false, true) => Access::Inserted,
+            (false, false) => Access::Seen,
         }
-        let position = |&(_, id): &(u32, EntryId)| self.entries[id as usize].position;
-        let known = |chunk: &[(u32, EntryId)]| chunk.iter().all(|e| position(e) != NO_POSITION);
+    }
+
+    /// Brings the keys that were seen into prefix order, head first: each group by its positions if
+    /// every key of it has one, all groups together if every key has one.
+    pub(crate) fn sort(&mut self) {
+        let mut seen = std::mem::take(&mut self.seen);
+        let group_of = |id: &EntryId| group(self.key(*id), self.group_bytes);
+        let position = |id: &EntryId| self.entries[*id as usize].position;
+        sort_unless_sorted(&mut seen, group_of);
         let mut all_known = true;
-        for chunk in order.chunk_by_mut(|a, b| a.0 == b.0) {
-            if known(chunk) {
-                chunk.sort_by_key(position);
-            } else {
+        for group in seen.chunk_by_mut(|a, b| group_of(a) == group_of(b)) {
+            if group.iter().any(|id| position(id) == NO_POSITION) {
                 all_known = false;
+            } else {
+                sort_unless_sorted(group, position);
             }
         }
         if all_known {
-            order.sort_by_key(position);
+            sort_unless_sorted(&mut seen, position);
         }
-        order.into_iter().map(|(_, id)| {
-            let flags = self.entries[id as usize].flags;
-            let access = match (flags & REUSED != 0, flags & INSERTED != 0) {
-                (true, _) => Access::Reused,
-                (false, true) => Access::Inserted,
-                (false, false) => Access::Seen,
-            };
-            (self.key(id), access)
-        })
+        self.seen = seen;
+    }
+}
+
+/// A stable sort that allocates only where there is something to sort: requests mostly see their keys
+/// in prefix order.
+fn sort_unless_sorted(ids: &mut [EntryId], key: impl Fn(&EntryId) -> u32) {
+    if !ids.is_sorted_by_key(&key) {
+        ids.sort_by_key(key);
     }
 }

@@ -5,7 +5,6 @@ use crate::access::RequestAccess;
 use crate::error::AccessError;
 use crate::index::Found;
 use crate::key::Keys;
-use crate::policy::Access;
 
 impl Manager {
     /// Begins the record of one request at `now_us` of the caller's clock.
@@ -45,12 +44,12 @@ impl Manager {
         self.enter(&mut access)?;
         let _ = output_tokens;
         self.settle_readers();
-        let (keys, uses): (Vec<&[u8]>, Vec<Access>) = access.in_prefix_order().unzip();
+        access.sort();
         let mut found = std::mem::take(&mut self.scratch.found);
-        self.find_all(Keys::Slices(&keys), &mut found);
-        for (found, used) in found.iter().zip(uses).rev() {
+        self.find_all(Keys::seen_by(&access), &mut found);
+        for (i, found) in found.iter().enumerate().rev() {
             if let Found::Slot(slot, _) = *found {
-                self.policy.on_finish(slot, used);
+                self.policy.on_finish(slot, access.use_of(i));
                 self.stamp(slot);
             }
         }

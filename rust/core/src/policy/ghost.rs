@@ -118,15 +118,14 @@ impl GhostLists {
     }
 
     /// Adds `fingerprint`, which is in neither list, at the MRU end of `list`, which forgets its
-    /// oldest ghost if it is full. Without debug assertions a fingerprint that is present moves.
+    /// oldest ghost if it is full.
     pub(crate) fn push(&mut self, list: List, fingerprint: u128) {
         debug_assert!(list < 2, "list {list} is B1 or B2");
         if self.capacity == 0 || list > 1 {
             return;
         }
-        let present = self.remove(fingerprint);
         debug_assert!(
-            !present,
+            self.find(fingerprint).is_none(),
             "fingerprint {fingerprint:032x} is in neither list"
         );
         if self.len(list) == self.capacity {
