@@ -42,7 +42,7 @@ impl Chunks {
     /// Calls `f` with the keys as slices.
     pub(crate) fn with<R>(&self, f: impl FnOnce(Keys<'_>) -> R) -> R {
         let slices: Vec<&[u8]> = self.0.iter().map(Vec::as_slice).collect();
-        f(Keys::Slices(&slices))
+        f(Keys::slices(&slices))
     }
 
     pub(crate) fn len(&self) -> usize {

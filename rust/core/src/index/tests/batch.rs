@@ -70,7 +70,7 @@ impl Tier {
         let one = |key: &Vec<u8>| self.index.find_one(&self.records, self.hasher, key).slot();
         assert_eq!(keys.iter().map(one).collect::<Vec<_>>(), expected);
         let slices: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        assert_eq!(self.find_each(Keys::Slices(&slices)), expected);
+        assert_eq!(self.find_each(Keys::slices(&slices)), expected);
         let width = keys.first().map_or(1, Vec::len);
         if keys.iter().all(|key| key.len() == width) {
             let bytes = keys.concat();
@@ -128,7 +128,7 @@ fn a_lookup_stops_where_its_visitor_does() {
     for stop in [0, 1, 7, 8, 9, 63, 64, 100, 199] {
         let ended =
             tier.index
-                .find_each(&tier.records, tier.hasher, Keys::Slices(&slices), |i, _| {
+                .find_each(&tier.records, tier.hasher, Keys::slices(&slices), |i, _| {
                     if i == stop {
                         ControlFlow::Break(i)
                     } else {
@@ -236,7 +236,7 @@ fn a_pending_or_claimed_chunk_is_found_and_a_draining_one_is_not() {
     state::drain_pending(word(2));
     let keys: Vec<Vec<u8>> = (0..5).map(|number| key(number, 36)).collect();
     let slices: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-    let found = tier.find_each(Keys::Slices(&slices));
+    let found = tier.find_each(Keys::slices(&slices));
     assert_eq!(found, [Some(0), Some(1), None, Some(3), Some(4)]);
     let ready = |slot: usize| {
         tier.index
