@@ -29,7 +29,7 @@ def replay(  # noqa: PLR0913, PLR0917 - an argument for each option
     trace: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[TRACE]",
+            metavar="TRACE",
             help="Mooncake or kvtrace-1 file, plain or zstd-compressed; "
             "without one, the built-in workload of agents and chats is replayed.",
             show_default=False,
