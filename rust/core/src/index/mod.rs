@@ -39,6 +39,7 @@ use crate::storage::{Line, Records, lines};
 use crate::sync::{AtomicU64, Ordering};
 
 pub(crate) use batch::Found;
+pub(crate) use insert::Writes;
 
 /// The load that the table is made for. With two buckets of eight and kicks to depth two, 25
 /// million replacements at 95 % met no full bucket; 75 % leaves a margin and costs 10.7 bytes a
@@ -80,10 +81,10 @@ fn unpack(entry: u64) -> (u32, u32) {
 impl Index {
     /// A table for `capacity` keys.
     pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
-        // Two buckets at least, so that a key always has two different ones.
+        // An even number: see `other`.
         let buckets = (capacity as usize * 100)
             .div_ceil(WAYS * LOAD_PERCENT)
-            .max(2);
+            .next_multiple_of(2);
         Ok(Self {
             buckets: lines(buckets)?,
             moves: CachePadded::new(AtomicU64::new(0)),
@@ -98,22 +99,28 @@ impl Index {
     )]
     pub(crate) fn place(&self, hash: u64) -> Place {
         let n = self.buckets.len() as u64;
-        let reduce = |h: u64| ((u128::from(h) * u128::from(n)) >> 64) as u32;
-        let first = reduce(hash);
-        let mut second = reduce(hash.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32));
-        if second == first {
-            second = if u64::from(first) + 1 == n {
-                0
-            } else {
-                first + 1
-            };
-        }
+        let first = ((u128::from(hash) * u128::from(n)) >> 64) as u32;
         // Not zero, so that an empty entry never has the right tag.
+        let tag = (hash as u32).max(1);
         Place {
             first,
-            second,
-            tag: (hash as u32).max(1),
+            second: self.other(first, tag),
+            tag,
         }
+    }
+
+    /// The other bucket of an entry: the two of a tag add up to the same odd number, modulo the
+    /// even number of buckets. So they differ, and an entry can be moved without its key.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "below the number of buckets, which fits 32 bits"
+    )]
+    fn other(&self, bucket: u32, tag: u32) -> u32 {
+        let n = self.buckets.len() as u64;
+        let sum = (u64::from(tag.wrapping_mul(0x9e37_79b1)) * n) >> 32 | 1;
+        let other = sum + n - u64::from(bucket);
+        (if other < n { other } else { other - n }) as u32
     }
 
     #[inline]
@@ -215,20 +222,5 @@ impl Index {
         entries
             .map(|e| unpack(e.load(Ordering::Relaxed)).1)
             .filter(|&slot| slot != NONE)
-    }
-}
-
-/// The order in which a move writes, for the owner. See the table in the module.
-fn move_entry(index: &Index, from: (u32, usize), to: (u32, usize)) {
-    let moved = index.load(from.0, from.1);
-    // The mutant is the protocol in the wrong order.
-    let clear_first = is(Mutant::MoveClearsFirst);
-    if clear_first {
-        index.store(from.0, from.1, 0);
-    }
-    index.store(to.0, to.1, moved);
-    index.count_move();
-    if !clear_first {
-        index.store(from.0, from.1, 0);
     }
 }

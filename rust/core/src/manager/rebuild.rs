@@ -3,6 +3,7 @@
 use super::Manager;
 use crate::config::Config;
 use crate::error::ConfigError;
+use crate::index::Writes;
 use crate::shared::Storage;
 use crate::slot::state::{self, Phase};
 use crate::sync::Arc;
@@ -80,7 +81,7 @@ impl Manager {
         }
         if storage
             .index
-            .insert(&storage.records, storage.hasher, hash, slot)
+            .insert(storage, hash, slot, &mut Writes::default())
             .is_err()
         {
             return false;

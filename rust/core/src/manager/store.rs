@@ -19,9 +19,8 @@ use crate::access::RequestAccess;
 use crate::error::StoreError;
 use crate::event::EventKind;
 use crate::hash::Fingerprint;
-use crate::index::Found;
+use crate::index::{Found, Writes};
 use crate::key::{KeyList, Keys};
-use crate::shared::Storage;
 use crate::slot::PENDING;
 use crate::slot::state;
 use crate::ticket::{StoreTicket, Ticket};
@@ -276,25 +275,19 @@ impl Manager {
     }
 
     /// Enters the missing keys at the slots that they will get, or none of them.
-    fn enter_index(&self, scratch: &Scratch) -> bool {
-        let Storage {
-            records,
-            index,
-            hasher,
-        } = &self.shared.storage;
-        let planned = || self.slots.plan(&scratch.victims, scratch.missing.len());
-        let mut slots = planned();
-        let mut entered = 0;
+    fn enter_index(&self, scratch: &mut Scratch) -> bool {
+        let storage = &self.shared.storage;
+        let index = &storage.index;
+        scratch.writes.clear();
+        let mut slots = self.slots.plan(&scratch.victims, scratch.missing.len());
         for group in scratch.missing.chunks(GROUP) {
             index.warm(group.iter().map(|missing| missing.hash));
             for (missing, slot) in group.iter().zip(&mut slots) {
-                if index.insert(records, *hasher, missing.hash, slot).is_err() {
-                    for (missing, slot) in scratch.missing[..entered].iter().zip(planned()) {
-                        index.remove(missing.hash, slot);
-                    }
+                let entered = index.insert(storage, missing.hash, slot, &mut scratch.writes);
+                if entered.is_err() {
+                    index.take_back(&scratch.writes);
                     return false;
                 }
-                entered += 1;
             }
         }
         true
@@ -307,7 +300,7 @@ impl Manager {
         }
         let mut evicted = KeyList::with_capacity(scratch.victims.len(), self.shared.key_bytes);
         for victims in scratch.victims.chunks(GROUP) {
-            self.evict_group(victims, &mut scratch.leaving, &mut evicted);
+            self.evict_group(victims, &scratch.writes, &mut scratch.leaving, &mut evicted);
         }
         self.counters.evicted += scratch.victims.len() as u64;
         if self.events.is_some() {
@@ -317,7 +310,13 @@ impl Manager {
     }
 
     /// Lets a few chunks go: first what all of them need is brought into the cache, then each goes.
-    fn evict_group(&mut self, victims: &[u32], leaving: &mut Leaving, evicted: &mut KeyList) {
+    fn evict_group(
+        &mut self,
+        victims: &[u32],
+        writes: &Writes,
+        leaving: &mut Leaving,
+        evicted: &mut KeyList,
+    ) {
         let storage = &self.shared.storage;
         let ghosts = self.policy.uses_ghosts();
         leaving.hashes.clear();
@@ -335,7 +334,9 @@ impl Manager {
         storage.index.warm(leaving.hashes.iter().copied());
         self.policy.warm(&leaving.fingerprints);
         for (i, &slot) in victims.iter().enumerate() {
-            self.shared.storage.index.remove(leaving.hashes[i], slot);
+            if !writes.displaced(slot) {
+                self.shared.storage.index.remove(leaving.hashes[i], slot);
+            }
             self.policy.on_evict(slot, leaving.fingerprints[i]);
             self.release_slot(slot);
         }
