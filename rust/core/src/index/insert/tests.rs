@@ -2,10 +2,8 @@ use crate::{Config, KeyHashing, Keys, LookupResult, Manager, StoreOutcome, Store
 
 fn store(manager: &mut Manager, keys: &[Vec<u8>]) -> Option<StoreRejected> {
     let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-    match manager
-        .prepare_store(Keys::from(keys.as_slice()), None)
-        .unwrap()
-    {
+    let outcome = manager.prepare_store(Keys::from(keys.as_slice()), None);
+    match outcome.expect("keys that an engine holds") {
         StoreOutcome::Stored(output) => {
             let done = manager.complete_store(output.ticket, true);
             assert_eq!(done.applied, keys.len());
