@@ -16,10 +16,11 @@ def main() -> None:
     try:
         from kvferry.cli.app import app
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA:
             raise
         sys.stderr.write(
-            f"kvferry: the command line needs {error.name}, which is not installed: "
+            f"kvferry: the command line needs {package}, which is not installed: "
             "pip install 'kvferry[cli]'\n"
         )
         sys.exit(2)

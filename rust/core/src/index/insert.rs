@@ -182,3 +182,6 @@ pub(super) fn move_entry(index: &Index, from: Spot, to: Spot) {
         index.write(from, 0);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,5 +1,5 @@
-//! What the tests of the public interface share: keys, engines, and everything that can be seen of an
-//! engine.
+//! What the tests of the public interface share: keys, engines, and everything that can be seen of
+//! an engine.
 
 // Each test binary uses a part of this.
 #![expect(dead_code, reason = "each test binary uses a part of this module")]

@@ -46,7 +46,7 @@ impl World {
             // Most lengths differ: tell those that there are all the same.
             let n = positions.min(keys);
             let keys = Chunks(self.keys(&names[..n]));
-            let positions: Vec<u32> = (0..n as u32).map(|i| i * 7 % 16).collect();
+            let positions: Vec<u32> = (0..16).map(|i| i * 7 % 16).cycle().take(n).collect();
             model.set_positions(&keys.0, &positions);
             let done = keys.with(|keys| access.set_positions(keys, &positions));
             assert_eq!(done, Ok(()));
@@ -113,7 +113,7 @@ impl World {
         };
         if chunk.phase == Phase::Ready {
             let left = MAX_PINS - chunk.owner_pins - chunk.reader_pins;
-            self.prepare_load(None, vec![key; left as usize + 1]);
+            self.prepare_load(None, vec![key; left + 1]);
         }
     }
 

@@ -1,5 +1,5 @@
-//! What a history is made of. Numbers are taken modulo whatever there is when the step runs, so that
-//! a shorter history that fails is still a history.
+//! What a history is made of. Numbers are taken modulo whatever there is when the step runs, so
+//! that a shorter history that fails is still a history.
 
 use kvferry::{Config, KeyHashing, PolicyKind};
 use proptest::prelude::*;
@@ -199,12 +199,13 @@ pub(crate) const KEY_BYTES: usize = 44;
 /// As many keys as make a tier of this capacity forget and meet again: most of them as vLLM's, some
 /// of other lengths, among them one that is a prefix of another.
 pub(crate) fn universe(capacity: usize) -> Vec<Key> {
-    (0..2 * capacity + 6)
-        .map(|i| match (i % 8, i as u8) {
-            (5, n) => vec![n],
-            (6, n) => vec![n - 1, 0],
-            (7, n) => vec![n; KEY_BYTES],
-            _ => numbered_key(i as u64, i as u32 % 3),
+    let n = u8::try_from(2 * capacity + 6).expect("a small tier");
+    (0..n)
+        .map(|n| match n % 8 {
+            5 => vec![n],
+            6 => vec![n - 1, 0],
+            7 => vec![n; KEY_BYTES],
+            _ => numbered_key(u64::from(n), u32::from(n % 3)),
         })
         .collect()
 }

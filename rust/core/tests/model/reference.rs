@@ -1,8 +1,8 @@
-//! The engine as one would write it down from its contracts: vectors, scans, no structure for speed.
+//! The engine as one would write it down from its contracts: vectors and scans, nothing for speed.
 //!
-//! Everything that is a decision is here: which keys are stored and evicted, the lists and ghosts in
-//! order, the target, pins, events, counters. Slot numbers are not: the engine gives them, and the
-//! model only remembers which chunk got which.
+//! Everything that is a decision is here: which keys are stored and evicted, the lists and ghosts
+//! in order, the target, pins, events, counters. Slot numbers are not: the engine gives them, and
+//! the model only remembers which chunk got which.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) type Key = Vec<u8>;
 pub(crate) type Id = u64;
 
 /// The most pins of one slot.
-pub(crate) const MAX_PINS: u32 = 4095;
+pub(crate) const MAX_PINS: usize = 4095;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -34,8 +34,8 @@ pub(crate) struct Chunk {
     pub(crate) phase: Phase,
     /// The transfer of a store that was cancelled.
     pub(crate) writing: bool,
-    pub(crate) owner_pins: u32,
-    pub(crate) reader_pins: u32,
+    pub(crate) owner_pins: usize,
+    pub(crate) reader_pins: usize,
     /// Whether a reader has ever held it.
     pub(crate) met_reader: bool,
     pub(crate) dropped: bool,
@@ -291,17 +291,34 @@ impl Model {
 
     // Events.
 
+    /// Events that are queued, by their keys; one that clears everything counts as one.
+    fn queued(&self) -> usize {
+        self.events.iter().map(|(_, keys)| keys.len().max(1)).sum()
+    }
+
     pub(crate) fn emit(&mut self, kind: EventKind, keys: Vec<Key>) {
         if !self.settings.events || keys.is_empty() {
             return;
         }
-        let queued: usize = self.events.iter().map(|(_, keys)| keys.len()).sum();
-        if self.events_lost > 0 || queued + keys.len() > self.settings.max_event_keys {
+        if self.events_lost > 0 || self.queued() + keys.len() > self.settings.max_event_keys {
             self.events_lost += 1;
             self.count("events_lost", 1);
         } else {
             self.events.push((kind, keys));
         }
+    }
+
+    /// After this event no earlier one matters: if it does not fit, it takes their place.
+    pub(crate) fn emit_cleared(&mut self) {
+        if !self.settings.events {
+            return;
+        }
+        if self.events_lost > 0 || self.queued() + 1 > self.settings.max_event_keys {
+            self.count("events_lost", self.events.len());
+            self.events.clear();
+            self.events_lost = 0;
+        }
+        self.events.push((EventKind::Cleared, Vec::new()));
     }
 
     pub(crate) fn take_events(&mut self) -> (Vec<(EventKind, Vec<Key>)>, u64) {

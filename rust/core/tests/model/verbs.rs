@@ -276,7 +276,7 @@ impl Model {
         for (i, &id) in ids.iter().enumerate() {
             let chunk = self.chunk(id).expect("it is resident");
             let before = ids[..i].iter().filter(|&&it| it == id).count();
-            if chunk.owner_pins + chunk.reader_pins + before as u32 == MAX_PINS {
+            if chunk.owner_pins + chunk.reader_pins + before == MAX_PINS {
                 // What nobody holds after this and what was to be dropped then leaves.
                 let mut freed: Vec<Id> = Vec::new();
                 for &id in ids[..i].iter().rev() {
@@ -341,7 +341,7 @@ impl Model {
         let mut named = Vec::new();
         for (i, id) in ids.iter().enumerate() {
             let id = id.ok_or(LoadFault::NotResident(i))?;
-            let pins = self.chunk(id).expect("it is resident").owner_pins as usize;
+            let pins = self.chunk(id).expect("it is resident").owner_pins;
             if named.iter().filter(|&&it| it == id).count() == pins {
                 return Err(LoadFault::NotPinned(i));
             }
@@ -372,19 +372,7 @@ impl Model {
         self.b2.clear();
         self.target = 0.0;
         self.epoch += 1;
-        if self.settings.events {
-            if self.events_lost > 0 {
-                self.events.clear();
-                self.events_lost = 0;
-            }
-            if self
-                .events
-                .last()
-                .is_none_or(|(kind, _)| *kind != EventKind::Cleared)
-            {
-                self.events.push((EventKind::Cleared, Vec::new()));
-            }
-        }
+        self.emit_cleared();
         self.chunks.len()
     }
 

@@ -199,7 +199,7 @@ impl World {
                     return;
                 };
                 let pins = chunk.owner_pins + chunk.reader_pins;
-                for _ in pins..MAX_PINS - u32::from(left) {
+                for _ in pins..MAX_PINS - usize::from(left) {
                     self.reader_pin(&key);
                 }
             }
