@@ -3,8 +3,11 @@
 //!
 //! `KVFERRY_MODEL_CASES` sets how many histories a run tries.
 
+#![cfg(feature = "testing")]
+
 mod access;
 mod calls;
+#[expect(dead_code, reason = "another test binary uses the rest")]
 #[path = "../common/mod.rs"]
 mod common;
 mod operations;
