@@ -29,7 +29,7 @@ use std::collections::TryReserveError;
 
 use crossbeam_utils::CachePadded;
 
-use crate::mutant::{Mutant, is};
+use crate::mutant::{Mutant, is, weaken};
 #[cfg(any(test, feature = "testing"))]
 use crate::slot::NONE;
 use crate::slot::state::State;
@@ -42,14 +42,14 @@ pub(crate) use batch::Found;
 /// met no full bucket; 75 % leaves a margin and costs 10.7 bytes a chunk.
 pub(crate) const LOAD_PERCENT: usize = 75;
 
-/// Entries in a bucket.
-const WAYS: usize = 8;
+/// Entries in a bucket. The models explore every load of one, and two show what eight do.
+const WAYS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// Where the entry of a hash may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    first: u32,
-    second: u32,
+    pub(crate) first: u32,
+    pub(crate) second: u32,
     tag: u32,
 }
 
@@ -117,25 +117,29 @@ impl Index {
     fn load(&self, bucket: u32, way: usize) -> u64 {
         // Acquire: pairs with the Release of `store`; an entry leads to a record that is written, and a cleared one to
         // the move counter.
-        self.buckets[bucket as usize].0[way].load(Ordering::Acquire)
+        let order = weaken(Mutant::EntryLoadRelaxed, Ordering::Acquire);
+        self.buckets[bucket as usize].0[way].load(order)
     }
 
     #[inline]
     fn store(&self, bucket: u32, way: usize, entry: u64) {
         // Release: pairs with the Acquire of `load`.
-        self.buckets[bucket as usize].0[way].store(entry, Ordering::Release);
+        let order = weaken(Mutant::EntryStoreRelaxed, Ordering::Release);
+        self.buckets[bucket as usize].0[way].store(entry, order);
     }
 
     #[inline]
-    fn moves(&self) -> u64 {
+    pub(crate) fn moves(&self) -> u64 {
         // Acquire: pairs with the Release of `count_move`; the destination of a counted move is visible.
-        self.moves.load(Ordering::Acquire)
+        self.moves
+            .load(weaken(Mutant::MovesLoadRelaxed, Ordering::Acquire))
     }
 
     fn count_move(&self) {
         if !is(Mutant::MoveUncounted) {
             // Release: pairs with the Acquire of `moves`.
-            self.moves.fetch_add(1, Ordering::Release);
+            let order = weaken(Mutant::CountMoveRelaxed, Ordering::Release);
+            self.moves.fetch_add(1, order);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::event::EventKind;
 use crate::index::Found;
 use crate::key::{KeyList, Keys};
 use crate::slot::PENDING;
-use crate::slot::state::{self, Phase};
+use crate::slot::state::{self, Claim};
 use crate::ticket::{StoreTicket, Ticket};
 
 /// What [`Manager::prepare_store`] decided.
@@ -235,7 +235,7 @@ impl Manager {
         let claimed = n <= self.policy.evictable() as usize
             && self.policy.select(
                 n,
-                &mut |slot| Self::claim_or_park(records, slot),
+                &mut |slot| state::claim_or_park(records.state(slot)) == Claim::Claimed,
                 &mut scratch.victims,
             );
         for &slot in &scratch.protected {
@@ -336,10 +336,6 @@ impl Manager {
             self.policy.on_insert(slot, missing.fingerprint);
             self.stamp(slot);
             self.held.push(PENDING, slot, self.clock);
-            debug_assert_eq!(
-                state::load(self.records().state(slot)).phase(),
-                Phase::Pending
-            );
             ticket.push(slot, generation);
         }
         ticket
