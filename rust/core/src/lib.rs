@@ -10,6 +10,8 @@ mod event;
 mod hash;
 mod index;
 mod key;
+#[cfg(all(test, loom))]
+mod loom;
 mod manager;
 mod mutant;
 mod notice;
