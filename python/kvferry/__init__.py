@@ -1,5 +1,70 @@
 """Bookkeeping for KV-cache offloading, with a native engine."""
 
-from kvferry._core import __version__
+from kvferry._core import (
+    Completion,
+    ConcurrentUseError,
+    KvferryError,
+    LoadTicket,
+    NotPinnedError,
+    NotReadyError,
+    NotResidentError,
+    OffloadingManager,
+    Pin,
+    PrepareLoadOutput,
+    PrepareStoreOutput,
+    Reader,
+    RequestAccess,
+    StalePinError,
+    StateError,
+    Stats,
+    StoreTicket,
+    __version__,
+)
+from kvferry.keys import (
+    Keys,
+    OffloadKey,
+    get_offload_block_hash,
+    get_offload_group_idx,
+    make_offload_key,
+)
+from kvferry.results import LookupResult, OffloadingEvent, PinRefused, StoreRejected
+from kvferry.specs import (
+    BlockIDsLoadStoreSpec,
+    CPULoadStoreSpec,
+    GPULoadStoreSpec,
+    LoadStoreSpec,
+)
 
-__all__ = ["__version__"]
+__all__ = [
+    "BlockIDsLoadStoreSpec",
+    "CPULoadStoreSpec",
+    "Completion",
+    "ConcurrentUseError",
+    "GPULoadStoreSpec",
+    "Keys",
+    "KvferryError",
+    "LoadStoreSpec",
+    "LoadTicket",
+    "LookupResult",
+    "NotPinnedError",
+    "NotReadyError",
+    "NotResidentError",
+    "OffloadKey",
+    "OffloadingEvent",
+    "OffloadingManager",
+    "Pin",
+    "PinRefused",
+    "PrepareLoadOutput",
+    "PrepareStoreOutput",
+    "Reader",
+    "RequestAccess",
+    "StalePinError",
+    "StateError",
+    "Stats",
+    "StoreRejected",
+    "StoreTicket",
+    "__version__",
+    "get_offload_block_hash",
+    "get_offload_group_idx",
+    "make_offload_key",
+]

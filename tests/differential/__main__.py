@@ -34,15 +34,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rough", action="store_true", help="not with vllm")
     options = parser.parse_args()
+    left, right = driver_class(options.left), driver_class(options.right)
     for policy in options.policy.split(","):
         start = time.perf_counter()
         tally = run_histories(
-            policy,
-            options.seed,
-            options.operations,
-            driver_class(options.left),
-            driver_class(options.right),
-            rough=options.rough,
+            policy, options.seed, options.operations, left, right, rough=options.rough
         )
         seconds = time.perf_counter() - start
         print(f"{policy}: {tally}; {tally.operations / seconds:,.0f} operations a second")

@@ -14,7 +14,7 @@ StoreResult = tuple[Keys, Keys] | None
 LISTS = ("t1", "t2", "b1", "b2")
 
 
-class SlotFault(AssertionError):
+class SlotError(AssertionError):
     """A manager handed out a slot that it may not hand out, or lost track of one."""
 
 
@@ -29,18 +29,20 @@ class SlotLedger:
         self.slot_of: dict[bytes, int] = {}
         self._used: set[int] = set()
         self._open: dict[int, list[int]] = {}
+        # Transfers from before a reset, and how many of them still hold each slot.
+        self._old: dict[int, list[int]] = {}
         self._draining: dict[int, int] = {}
 
     def stored(self, job: int, keys: Sequence[bytes], slots: list[int], evicted: Keys) -> None:
         """See what a store handed out."""
         self.freed(evicted)
         if len(keys) != len(slots):
-            raise SlotFault(f"{len(slots)} slots for {len(keys)} keys")
+            raise SlotError(f"{len(slots)} slots for {len(keys)} keys")
         for key, slot in zip(keys, slots, strict=True):
             if not 0 <= slot < self.capacity:
-                raise SlotFault(f"slot {slot} of {self.capacity}")
+                raise SlotError(f"slot {slot} of {self.capacity}")
             if slot in self._used or slot in self._draining:
-                raise SlotFault(f"slot {slot} was handed out while in use")
+                raise SlotError(f"slot {slot} was handed out while in use")
             self._used.add(slot)
             self.slot_of[key] = slot
         self._open[job] = slots
@@ -49,7 +51,7 @@ class SlotLedger:
         """See what a load pinned."""
         expected = [self.slot_of[key] for key in keys]
         if slots != expected:
-            raise SlotFault(f"slots {slots} for keys that were stored in {expected}")
+            raise SlotError(f"slots {slots} for keys that were stored in {expected}")
         self._open[job] = slots
 
     def freed(self, keys: Sequence[bytes]) -> None:
@@ -57,25 +59,35 @@ class SlotLedger:
         for key in keys:
             self._used.remove(self.slot_of.pop(key))
 
+    def cancelled(self, job: int, keys: Sequence[bytes]) -> None:
+        """See a store given up: its keys leave, its slots stay taken until it ends."""
+        slots = [self.slot_of[key] for key in keys]
+        self.freed(keys)
+        self._draining.update(dict.fromkeys(slots, 1))
+        self._old[job] = slots
+        self._open.pop(job, None)
+
     def ended(self, job: int) -> None:
         """See a transfer end, in whatever epoch it began."""
-        for slot in self._open.pop(job, ()):
-            if slot in self._draining:
-                self._draining[slot] -= 1
-                if self._draining[slot] == 0:
-                    del self._draining[slot]
+        self._open.pop(job, None)
+        for slot in self._old.pop(job, ()):
+            self._draining[slot] -= 1
+            if self._draining[slot] == 0:
+                del self._draining[slot]
 
     def reset(self, in_flight: str) -> None:
         """See all keys leave; with `drain`, slots of open transfers stay taken."""
         self.slot_of.clear()
         self._used.clear()
         if in_flight == "fenced":
-            self._open.clear()
+            self._old.clear()
             self._draining.clear()
-            return
-        for slots in self._open.values():
-            for slot in slots:
-                self._draining[slot] = self._draining.get(slot, 0) + 1
+        else:
+            self._old.update(self._open)
+            for slots in self._open.values():
+                for slot in slots:
+                    self._draining[slot] = self._draining.get(slot, 0) + 1
+        self._open.clear()
 
 
 class Driver(ABC):
@@ -120,6 +132,14 @@ class Driver(ABC):
         """End a part of a store."""
 
     @abstractmethod
+    def cancel(self, job: int, keys: Keys) -> None:
+        """Give up a store whose `keys` are pending; `late_store` ends its transfer."""
+
+    @abstractmethod
+    def drop(self, keys: Keys) -> None:
+        """Let keys leave as soon as nobody holds them."""
+
+    @abstractmethod
     def prepare_load(self, request: int | None, job: int, keys: Keys) -> str:
         """Pin keys: `pinned` or `refused`."""
 
@@ -141,7 +161,7 @@ class Driver(ABC):
 
     @abstractmethod
     def late_store(self, job: int) -> None:
-        """End a store that began before a reset."""
+        """End a store that was cancelled, or that began before a reset."""
 
     @abstractmethod
     def late_load(self, job: int) -> None:
@@ -163,5 +183,6 @@ class Driver(ABC):
         """Return a hash of `lists()` that is comparable between drivers of one process."""
         return hash(self.lists())
 
+    @abstractmethod
     def check(self) -> None:
         """Check whatever the manager can check of itself."""

@@ -2,9 +2,8 @@
 
 The stream holds the preconditions that vLLM asserts: only ready keys are loaded, only pinned ones
 are released, a request that finished asks for nothing more, no completion of a transfer from
-before a reset. A key comes twice in a store only if it is resident and every offer is stored at
-once: vLLM gives a missing key two slots and loses one, and it counts two offers of a key that it
-tracks already. A rough history (see `Workload`) keeps none of these.
+before a reset. A key comes twice in a store only if it is resident: vLLM gives a missing key two
+slots and loses one of them. A rough history (see `Workload`) keeps none of these.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 from differential.workload import Workload
@@ -23,6 +21,8 @@ Operation = tuple[Any, ...]
 PENDING = -1
 TOKENS_PER_CHUNK = 16
 REMEMBERED_COMPLETIONS = 8
+# Entries in the table of choices for a weight of 1; the least weight is one entry.
+TABLE_SHARE = 20
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Request:
     chunks: list[tuple[bytes, ...]]
     cursor: int = 0
 
-    def keys(self) -> list[bytes]:
+    def all_keys(self) -> list[bytes]:
         return [key for chunk in self.chunks for key in chunk]
 
 
@@ -50,6 +50,8 @@ class Shadow:
     """What has to be resident: `PENDING`, or how many loads hold the key."""
 
     state: dict[bytes, int] = field(default_factory=dict)
+    # Held keys that leave once nobody holds them.
+    dropped: set[bytes] = field(default_factory=set)
     pinned: int = 0
 
     def ready(self, key: bytes) -> bool:
@@ -63,7 +65,37 @@ class Shadow:
     def unpin(self, keys: Sequence[bytes]) -> None:
         for key in keys:
             self.state[key] -= 1
-            self.pinned -= self.state[key] == 0
+            if self.state[key] == 0:
+                self.pinned -= 1
+                self.leave_if_dropped(key)
+
+    def stored(self, keys: Sequence[bytes], *, success: bool) -> None:
+        for key in keys:
+            if self.state.get(key) != PENDING:
+                continue
+            if success and key not in self.dropped:
+                self.state[key] = 0
+            else:
+                self.remove(key)
+
+    def drop(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            if key in self.state:
+                self.dropped.add(key)
+                self.leave_if_dropped(key)
+
+    def leave_if_dropped(self, key: bytes) -> None:
+        if key in self.dropped and self.state[key] == 0:
+            self.remove(key)
+
+    def remove(self, key: bytes) -> None:
+        del self.state[key]
+        self.dropped.discard(key)
+
+    def clear(self) -> None:
+        self.state.clear()
+        self.dropped.clear()
+        self.pinned = 0
 
 
 class History:
@@ -99,11 +131,15 @@ class History:
             (self._take_events, 2.0),
             (self._reset, workload.resets),
             (self._late, 3.0 if workload.by_ticket else 0.0),
+            (self._cancel, 0.7 if workload.rough else 0.0),
+            (self._drop, 1.0 if workload.rough else 0.0),
             (self._refused_load, 1.0 if workload.rough else 0.0),
             (self._refused_unpin, 0.5 if workload.rough else 0.0),
         ]
-        self._makers = [maker for maker, _ in choices]
-        self._weights = list(accumulate(weight for _, weight in choices))
+        # A table instead of `Random.choices`, which costs more than most makers.
+        self._makers = [
+            maker for maker, weight in choices for _ in range(round(weight * TABLE_SHARE))
+        ]
 
     # What the caller sees.
 
@@ -114,8 +150,7 @@ class History:
             if operation is not None:
                 return operation
         while True:
-            maker = self.rng.choices(self._makers, cum_weights=self._weights)[0]
-            operation = maker()
+            operation = self._makers[int(self.rng.random() * len(self._makers))]()
             if operation is not None:
                 return operation
 
@@ -131,9 +166,10 @@ class History:
 
     def sample(self) -> list[bytes]:
         """Return a few keys whose state is worth comparing now."""
-        rng = self.rng
+        chunks, random = self.chunk_keys, self.rng.random
         return [
-            rng.choice(self.chunk_keys[int(rng.random() * len(self.chunk_keys))]) for _ in "ab"
+            chunks[int(random() * len(chunks))][0],
+            chunks[int(random() * len(chunks))][-1],
         ]
 
     def expected(self, keys: Sequence[bytes]) -> list[int]:
@@ -197,7 +233,7 @@ class History:
         rng = self.rng
         if len(self.requests) >= self.workload.most_requests:
             return None
-        document = self.documents[int(rng.random() ** 2 * len(self.documents))]
+        document = self.documents[int(rng.random() ** self.workload.skew * len(self.documents))]
         if rng.random() < 0.4:
             document = document[: rng.randint(1, len(document))]
         if rng.random() < 0.2:
@@ -264,8 +300,6 @@ class History:
 
     def _repeat_some(self, keys: list[bytes]) -> None:
         rough, rng = self.workload.rough, self.rng
-        if self.workload.store_threshold >= 2 and not rough:
-            return
         if rng.random() < self.workload.duplicates:
             keys.extend(
                 key
@@ -276,6 +310,7 @@ class History:
     def _observe_store(self, operation: Operation, result: Any) -> None:
         assert self._storing is not None
         request, end = self._storing
+        self.shadow.dropped.difference_update(operation[3])
         if result is None:
             # Half of the callers try again, the others go on without.
             if self.rng.random() < 0.5:
@@ -295,7 +330,7 @@ class History:
             return None
         transfer = self._take(self.stores)
         success = self.rng.random() >= self.workload.failures
-        self._store_ended(transfer.keys, success)
+        self.shadow.stored(transfer.keys, success=success)
         self.ended.append(transfer)
         return ("complete_store", transfer.job, transfer.keys, success)
 
@@ -308,18 +343,19 @@ class History:
         if not keys:
             return None
         success = rng.random() >= self.workload.failures
-        self._store_ended(keys, success)
+        self.shadow.stored(keys, success=success)
         # A failed key may be stored again by another job before this one ends.
         transfer.keys = tuple(key for key in transfer.keys if key not in keys)
         return ("complete_store_keys", keys, success)
 
-    def _store_ended(self, keys: Sequence[bytes], success: bool) -> None:
-        for key in keys:
-            if self.shadow.state.get(key) == PENDING:
-                if success:
-                    self.shadow.state[key] = 0
-                else:
-                    del self.shadow.state[key]
+    def _cancel(self) -> Operation | None:
+        if not self.stores:
+            return None
+        transfer = self._take(self.stores)
+        self.stale.append(("late_store", transfer))
+        for key in transfer.keys:
+            self.shadow.remove(key)
+        return ("cancel", transfer.job, transfer.keys)
 
     # Loads.
 
@@ -330,13 +366,13 @@ class History:
         style, ready = rng.random(), self.shadow.ready
         if style < 0.6:
             keys = []
-            for key in request.keys():
+            for key in request.all_keys():
                 if not ready(key):
                     break
                 keys.append(key)
             keys = keys[: rng.randint(1, 16)]
         elif style < 0.9:
-            keys = [key for key in request.keys() if ready(key) and rng.random() < 0.5]
+            keys = [key for key in request.all_keys() if ready(key) and rng.random() < 0.5]
         else:
             keys = [key for key in self.sample() if ready(key)]
             keys = list(dict.fromkeys(keys))
@@ -359,7 +395,7 @@ class History:
         request = self._any_request()
         if request is None:
             return None
-        keys = request.keys()
+        keys = request.all_keys()
         if all(map(self.shadow.ready, keys)):
             return None
         return ("prepare_load", request.number, self._new_job(), tuple(keys))
@@ -368,7 +404,7 @@ class History:
         request = self._any_request()
         if request is None:
             return None
-        keys = tuple(request.keys())
+        keys = tuple(request.all_keys())
         pins = Counter(keys)
         if all(self.shadow.state.get(key, 0) >= times for key, times in pins.items()):
             return None
@@ -378,6 +414,11 @@ class History:
 
     def _lookup(self) -> Operation:
         return ("lookup", self._some_run())
+
+    def _drop(self) -> Operation:
+        keys = self._some_run()
+        self.shadow.drop(keys)
+        return ("drop", keys)
 
     def _touch(self) -> Operation:
         keys = self._some_run()
@@ -408,15 +449,14 @@ class History:
         return ("complete_store", transfer.job, transfer.keys, self.rng.random() < 0.5)
 
     def _late(self) -> Operation | None:
-        """End a transfer from before a reset, or a load that has ended: tickets make it safe."""
+        """End a transfer that is no more: cancelled, from before a reset, or ended already."""
         if not self.stale:
             return None
         verb, transfer = self.stale.pop(int(self.rng.random() * len(self.stale)))
         return (verb, transfer.job)
 
     def _reset(self) -> Operation:
-        self.shadow.state.clear()
-        self.shadow.pinned = 0
+        self.shadow.clear()
         self.ended.clear()
         if self.workload.by_ticket:
             self.stale += [("late_store", transfer) for transfer in self.stores]

@@ -17,11 +17,11 @@ SHOWN_OPERATIONS = 20
 MakeDriver = Callable[[Workload], Driver]
 
 
-class Difference(AssertionError):
+class DifferenceError(AssertionError):
     """Two managers disagree; the message names the shortest failing prefix of the history."""
 
 
-class _Disagreement(Exception):
+class _DisagreementError(Exception):
     """What differs, without the history around it."""
 
 
@@ -80,11 +80,11 @@ class Lockstep:
         _same("target_t1_size", target, right.target())
         if left.digest() != right.digest():
             self._compare_lists()
-            raise _Disagreement("the digest of the lists differs, the lists do not")
+            raise _DisagreementError("the digest of the lists differs, the lists do not")
         keys = history.sample()
         expected = history.expected(keys)
-        _same(f"lookup of {_show(keys)}", left.lookup(keys), expected)
-        _same(f"lookup of {_show(keys)}", right.lookup(keys), expected)
+        _same("lookup of two keys", left.lookup(keys), expected)
+        _same("lookup of two keys", right.lookup(keys), expected)
         if self.workload.eager_events:
             _same("events", left.take_events(), right.take_events())
         self._count(verb, result, target)
@@ -121,10 +121,10 @@ class Lockstep:
         """Return a report that is enough to run the history again."""
         lines = [
             f"{self.left.name} and {self.right.name} differ: {what}",
-            f"policy {self.workload.policy}, capacity {self.workload.capacity}, "
+            f"policy {self.workload.policy}, capacity {self.workload.capacity}",
             f"step {self.step} (found at step {found_at})",
             f"workload: {self.workload}",
-            f"last {len(self.recent)} operations:",
+            f"last {len(self.recent)} operations (key: start of the hash, group):",
         ]
         lines += [f"  {_show(operation)} -> {_show(result)}" for operation, result in self.recent]
         return "\n".join(lines)
@@ -136,7 +136,7 @@ def run_history(
     """Run one history, and on a difference find its shortest failing prefix.
 
     Raises:
-        Difference: if the two managers differ.
+        DifferenceError: if the two managers differ.
     """
     tally.histories += 1
     lockstep = Lockstep(workload, make_left, make_right, tally)
@@ -147,16 +147,16 @@ def run_history(
     again = Lockstep(workload, make_left, make_right, Tally())
     shortest = _first_difference(again, lockstep.step, 1)
     if shortest is None:
-        raise Difference(lockstep.describe(f"{what} (not on a second run)", lockstep.step))
-    raise Difference(again.describe(shortest, lockstep.step))
+        raise DifferenceError(lockstep.describe(f"{what} (not on a second run)", lockstep.step))
+    raise DifferenceError(again.describe(shortest, lockstep.step))
 
 
 def _first_difference(lockstep: Lockstep, steps: int, full_every: int) -> str | None:
     try:
         lockstep.run(steps, full_every)
-    except _Disagreement as difference:
+    except _DisagreementError as difference:
         return str(difference)
-    except Exception:  # A manager that raises differs from one that answers.
+    except Exception:  # noqa: BLE001 - a manager that raises differs from one that answers
         return traceback.format_exc()
     return None
 
@@ -183,7 +183,7 @@ def run_histories(
     """Run histories of at least `operations` operations in all.
 
     Raises:
-        Difference: at the first difference.
+        DifferenceError: at the first difference.
     """
     tally = Tally()
     for workload in workloads(policy, seed, operations, rough=rough):
@@ -193,7 +193,7 @@ def run_histories(
 
 def _same(what: str, left: object, right: object) -> None:
     if left != right:
-        raise _Disagreement(f"{what}: {_show(left)} against {_show(right)}")
+        raise _DisagreementError(f"{what}: {_show(left)} against {_show(right)}")
 
 
 def _show(value: object) -> str:

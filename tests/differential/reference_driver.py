@@ -17,6 +17,7 @@ class ReferenceDriver(Driver):
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
+        self.dropping = False
         self.manager = ReferenceManager(
             workload.capacity,
             workload.policy,
@@ -25,7 +26,8 @@ class ReferenceDriver(Driver):
             enable_events=workload.events,
         )
         self.accesses: dict[int, Access] = {}
-        self.jobs: dict[int, StoreOutput | LoadOutput] = {}
+        self.stores: dict[int, StoreOutput] = {}
+        self.loads: dict[int, LoadOutput] = {}
 
     def begin(self, request: int, keys: Keys, positions: tuple[int, ...]) -> None:
         self.accesses[request] = self.manager.begin_request(keys, positions)
@@ -46,36 +48,47 @@ class ReferenceDriver(Driver):
         output = self.manager.prepare_store(keys, self._access(request))
         if output is None:
             return None
-        self.jobs[job] = output
+        self.stores[job] = output
         stored, evicted = tuple(output.keys_to_store), tuple(output.evicted_keys)
         self.ledger.stored(job, stored, output.block_ids, evicted)
         return stored, evicted
 
     def complete_store(self, job: int, keys: Keys, success: bool) -> None:
         self.manager.complete_store(
-            self.jobs[job].ticket if self.workload.by_ticket else keys, success
+            self.stores[job].ticket if self.workload.by_ticket else keys, success
         )
         self.ledger.ended(job)
-        if not success:
-            self._drop_failed(keys)
+        if not success or self.dropping:
+            self._let_go(keys)
 
     def complete_store_keys(self, keys: Keys, success: bool) -> None:
         self.manager.complete_store(keys, success)
         if not success:
-            self._drop_failed(keys)
+            self._let_go(keys)
+
+    def cancel(self, job: int, keys: Keys) -> None:
+        self.manager.cancel_store(self.stores[job].ticket)
+        self.ledger.cancelled(job, keys)
+
+    def drop(self, keys: Keys) -> None:
+        self.dropping = True
+        self.manager.drop_keys(keys)
+        self._let_go(keys)
 
     def prepare_load(self, request: int | None, job: int, keys: Keys) -> str:
         try:
             output = self.manager.prepare_load(keys, self._access(request))
         except NotReadyError:
             return "refused"
-        self.jobs[job] = output
+        self.loads[job] = output
         self.ledger.loaded(job, keys, output.block_ids)
         return "pinned"
 
     def complete_load(self, job: int, keys: Keys) -> None:
-        self.manager.complete_load(self.jobs[job].ticket if self.workload.by_ticket else keys)
+        self.manager.complete_load(self.loads[job].ticket if self.workload.by_ticket else keys)
         self.ledger.ended(job)
+        if self.dropping:
+            self._let_go(keys)
 
     def complete_load_keys(self, keys: Keys) -> str:
         try:
@@ -92,11 +105,11 @@ class ReferenceDriver(Driver):
         self.ledger.reset(in_flight)
 
     def late_store(self, job: int) -> None:
-        self.manager.complete_store(self.jobs[job].ticket)
+        self.manager.complete_store(self.stores[job].ticket)
         self.ledger.ended(job)
 
     def late_load(self, job: int) -> None:
-        self.manager.complete_load(self.jobs[job].ticket)
+        self.manager.complete_load(self.loads[job].ticket)
         self.ledger.ended(job)
 
     def take_events(self) -> list[tuple[str, Keys]]:
@@ -109,10 +122,15 @@ class ReferenceDriver(Driver):
         lists = self.manager.lists()
         return tuple(lists["t1"]), tuple(lists["t2"]), tuple(lists["b1"]), tuple(lists["b2"])
 
+    def check(self) -> None:
+        slots = self.manager.slots
+        resident = len(self.manager.policy.chunks())
+        assert resident + len(slots.free) + len(slots.draining) == self.workload.capacity
+
     def _access(self, request: int | None) -> Access | None:
         return None if request is None else self.accesses[request]
 
-    def _drop_failed(self, keys: Keys) -> None:
-        """Tell the ledger of the keys that a failed store took out."""
-        known = [key for key in keys if key in self.ledger.slot_of]
+    def _let_go(self, keys: Keys) -> None:
+        """Tell the ledger which of `keys` have left, as their store failed or they were dropped."""
+        known = [key for key in dict.fromkeys(keys) if key in self.ledger.slot_of]
         self.ledger.freed([k for k, r in zip(known, self.lookup(known), strict=True) if r == 0])

@@ -75,6 +75,12 @@ class VllmDriver(Driver):
             known = [key for key in keys if key in self.ledger.slot_of]
             self.ledger.freed([key for key in known if get(key) is None])
 
+    def cancel(self, job: int, keys: Keys) -> None:
+        raise NotImplementedError("vLLM cannot give up a store")
+
+    def drop(self, keys: Keys) -> None:
+        raise NotImplementedError("vLLM cannot drop keys")
+
     def prepare_load(self, request: int | None, job: int, keys: Keys) -> str:
         assert request is not None
         spec = self.manager.prepare_load(keys, self.contexts[request])
@@ -115,6 +121,9 @@ class VllmDriver(Driver):
 
     def target(self) -> float:
         return self.manager._policy.target_t1_size if self.arc else 0.0
+
+    def check(self) -> None:
+        """Do nothing: its own assertions are all it has."""
 
     def lists(self) -> tuple[Keys, Keys, Keys, Keys]:
         policy = self.manager._policy

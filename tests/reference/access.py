@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -19,7 +19,13 @@ class Access:
     finished: bool = False
 
     def enter(self, epoch: int) -> None:
-        """Empty a record from before a reset; the positions stay true and stay."""
+        """Empty a record from before a reset; the positions stay true and stay.
+
+        Raises:
+            ValueError: if the request is finished.
+        """
+        if self.finished:
+            raise ValueError("the request is finished")
         if self.epoch == epoch:
             return
         self.epoch = epoch
@@ -51,7 +57,7 @@ class Access:
         ordered = [key for group in sorted(groups) for key in self._sorted(groups[group])]
         return self._sorted(ordered)
 
-    def _sorted(self, keys: Sequence[bytes]) -> Sequence[bytes]:
+    def _sorted(self, keys: list[bytes]) -> list[bytes]:
         if all(key in self.positions for key in keys):
             return sorted(keys, key=self.positions.__getitem__)
         return keys

@@ -1,8 +1,8 @@
 """ARC as vLLM decides it.
 
-It differs from the rules of Megiddo and Modha (FAST 2003) in three ways, all kept on purpose: a key
-that comes back from a ghost list enters T1 and not T2; each ghost list holds up to a whole capacity;
-and the target is compared after truncation to an integer.
+It differs from the rules of Megiddo and Modha (FAST 2003) in three ways, all kept on purpose: a
+key that comes back from a ghost list enters T1 and not T2; each ghost list holds up to a whole
+capacity; and the target is compared after truncation to an integer.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from reference.arc import ArcPolicy
 from reference.lru import LruPolicy
 from reference.offers import OfferTracker
 from reference.policy import Chunk, Policy
+from reference.slots import SlotPool
 from reference.values import (
     HIT,
     HIT_PENDING,
@@ -22,6 +23,7 @@ from reference.values import (
     StoreOutput,
     Ticket,
 )
+
 
 class ReferenceManager:
     """Host-tier bookkeeping, every verb as plainly as it can be written."""
@@ -38,25 +40,16 @@ class ReferenceManager:
     ) -> None:
         policies: dict[str, type[LruPolicy | ArcPolicy]] = {"lru": LruPolicy, "arc": ArcPolicy}
         self.policy: Policy = policies[policy](capacity)
-        self.capacity = capacity
         self.group_bytes = group_bytes
-        self.store_threshold = store_threshold
-        self.offers = OfferTracker(max_tracker_size) if store_threshold >= 2 else None
+        self.offers = OfferTracker(store_threshold, max_tracker_size)
         self.events: list[Event] | None = [] if enable_events else None
         self.late_completions = 0
         self._epoch = 0
-        self._free = list(reversed(range(capacity)))
-        self._generations = [0] * capacity
-        # Slots of an earlier epoch that a transfer still touches: how many transfers.
-        self._draining: dict[int, int] = {}
+        self.slots = SlotPool(capacity)
 
     @property
     def target_t1_size(self) -> float:
         return self.policy.target_t1_size
-
-    @property
-    def free_slots(self) -> int:
-        return len(self._free)
 
     def lookup(self, key: bytes) -> int:
         chunk = self.policy.get(key)
@@ -76,9 +69,7 @@ class ReferenceManager:
             known += 1
         return ready, known
 
-    def begin_request(
-        self, keys: Sequence[bytes] = (), positions: Sequence[int] = ()
-    ) -> Access:
+    def begin_request(self, keys: Sequence[bytes] = (), positions: Sequence[int] = ()) -> Access:
         return Access(self._epoch, dict(zip(keys, positions, strict=True)))
 
     def finish_request(self, access: Access) -> None:
@@ -98,59 +89,72 @@ class ReferenceManager:
     def prepare_store(
         self, keys: Iterable[bytes], access: Access | None = None
     ) -> StoreOutput | None:
-        keys = list(dict.fromkeys(keys))
-        self._check_usable(access)
-        if self.offers is not None:
-            self.offers.record(keys)
-        missing = [key for key in keys if self.policy.get(key) is None]
-        if self.offers is not None:
-            missing = [key for key in missing if self.offers.offers(key) >= self.store_threshold]
+        keys = list(keys)
         if access is not None:
             access.enter(self._epoch)
+        self.offers.record(keys)
+        # From here on a key that the call names twice is one key.
+        keys = list(dict.fromkeys(keys))
+        resident = {key: chunk for key in keys if (chunk := self.policy.get(key)) is not None}
+        for chunk in resident.values():
+            chunk.dropped = False
+        missing = [key for key in keys if key not in resident and self.offers.admits(key)]
+        if access is not None:
             news = [key for key in missing if key not in access.store_misses]
             self.policy.on_store_miss(news)
             access.store_misses.update(news)
-            wanted = set(missing)
-            reused = [key for key in keys if self.lookup(key) == HIT]
-            wanted.update(reused)
-            access.record((key for key in keys if key in wanted), reused)
+            reused = [key for key, chunk in resident.items() if chunk.ready]
+            seen = {*missing, *reused}
+            access.record((key for key in keys if key in seen), reused)
         evicted = self._make_room(len(missing), keys)
         if evicted is None:
             return None
-        chunks = [self._take_slot() for _ in missing]
+        chunks = [self.slots.take() for _ in missing]
         for key, chunk in zip(missing, chunks, strict=True):
             self.policy.insert(key, chunk)
         if access is not None:
             access.inserted.update(missing)
-        slots = [chunk.slot for chunk in chunks]
-        return StoreOutput(missing, evicted, slots, self._issue(missing, chunks))
+        ticket = self._issue(missing, chunks)
+        return StoreOutput(missing, evicted, [chunk.slot for chunk in chunks], ticket)
 
     def complete_store(self, done: Ticket | Iterable[bytes], success: bool = True) -> None:
         stored = []
         for key, chunk in self._landed(done):
             if chunk.ready:
                 continue
-            if success:
+            if success and not chunk.dropped:
                 chunk.pins = 0
                 stored.append(key)
             else:
-                self.policy.remove(key)
-                self._release(chunk.slot)
+                # A chunk that was dropped meanwhile leaves without having been there.
+                self._remove(key, chunk)
         self._emit("stored", stored)
+
+    def cancel_store(self, ticket: Ticket) -> None:
+        for key, chunk in self._matching(ticket):
+            if not chunk.ready:
+                self.policy.remove(key)
+                self.slots.drain(chunk)
+
+    def drop_keys(self, keys: Iterable[bytes]) -> None:
+        removed = []
+        for key in dict.fromkeys(keys):
+            chunk = self.policy.get(key)
+            if chunk is not None:
+                chunk.dropped = True
+                removed += self._leave_if_dropped(key, chunk)
+        self._emit("removed", removed)
 
     def prepare_load(self, keys: Iterable[bytes], access: Access | None = None) -> LoadOutput:
         keys = list(keys)
-        self._check_usable(access)
-        chunks = []
-        for key in keys:
-            chunk = self.policy.get(key)
-            if chunk is None or not chunk.ready:
-                raise NotReadyError(key)
-            chunks.append(chunk)
+        if access is not None:
+            access.enter(self._epoch)
+        chunks = [chunk for key in keys if (chunk := self.policy.get(key)) and chunk.ready]
+        if len(chunks) < len(keys):
+            raise NotReadyError(keys)
         for chunk in chunks:
             chunk.pins += 1
         if access is not None:
-            access.enter(self._epoch)
             access.record(keys, keys)
         return LoadOutput([chunk.slot for chunk in chunks], self._issue(keys, chunks))
 
@@ -161,23 +165,23 @@ class ReferenceManager:
                 chunk = self.policy.get(key)
                 if chunk is None or chunk.pins < times:
                     raise NotPinnedError(key)
-        for _, chunk in self._landed(done):
+        removed = []
+        for key, chunk in self._landed(done):
             if chunk.pins > 0:
                 chunk.pins -= 1
+                removed += self._leave_if_dropped(key, chunk)
             else:
                 self.late_completions += 1
+        self._emit("removed", removed)
 
     def reset_cache(self, in_flight: Literal["fenced", "drain"]) -> None:
-        drain = in_flight == "drain"
-        returned = [] if drain else list(self._draining)
+        if in_flight == "fenced":
+            self.slots.fence()
         for _, chunk in self.policy.chunks():
-            if drain and not chunk.evictable:
-                self._draining[chunk.slot] = abs(chunk.pins)
+            if in_flight == "fenced" or chunk.evictable:
+                self.slots.release(chunk.slot)
             else:
-                returned.append(chunk.slot)
-        for slot in returned:
-            self._draining.pop(slot, None)
-            self._release(slot)
+                self.slots.drain(chunk)
         self.policy.clear()
         self._epoch += 1
         self._emit("cleared", ())
@@ -189,29 +193,28 @@ class ReferenceManager:
     def lists(self) -> dict[str, list[bytes]]:
         return self.policy.lists()
 
-    def _check_usable(self, access: Access | None) -> None:
-        if access is not None and access.finished:
-            raise ValueError("the request is finished")
-
     def _make_room(self, count: int, protected: Sequence[bytes]) -> list[bytes] | None:
-        if count <= len(self._free):
+        free = len(self.slots.free)
+        if count <= free:
             return []
-        victims = self.policy.evict(count - len(self._free), set(protected))
+        victims = self.policy.evict(count - free, set(protected))
         if victims is None:
             return None
         for _, chunk in victims:
-            self._release(chunk.slot)
+            self.slots.release(chunk.slot)
         evicted = [key for key, _ in victims]
         self._emit("removed", evicted)
         return evicted
 
-    def _take_slot(self) -> Chunk:
-        slot = self._free.pop()
-        return Chunk(slot, self._generations[slot])
+    def _remove(self, key: bytes, chunk: Chunk) -> None:
+        self.policy.remove(key)
+        self.slots.release(chunk.slot)
 
-    def _release(self, slot: int) -> None:
-        self._generations[slot] += 1
-        self._free.append(slot)
+    def _leave_if_dropped(self, key: bytes, chunk: Chunk) -> list[bytes]:
+        if not chunk.dropped or not chunk.evictable:
+            return []
+        self._remove(key, chunk)
+        return [key]
 
     def _issue(self, keys: Sequence[bytes], chunks: Sequence[Chunk]) -> Ticket:
         entries = zip(keys, chunks, strict=True)
@@ -227,19 +230,21 @@ class ReferenceManager:
             self.late_completions += len(done.entries)
             return []
         done.spent = True
-        landed = []
-        for key, slot, generation in done.entries:
-            chunk = self.policy.get(key)
-            if chunk is not None and (chunk.slot, chunk.generation) == (slot, generation):
-                landed.append((key, chunk))
-                continue
-            self.late_completions += 1
-            if self._generations[slot] == generation and slot in self._draining:
-                self._draining[slot] -= 1
-                if self._draining[slot] == 0:
-                    del self._draining[slot]
-                    self._release(slot)
+        landed = self._matching(done)
+        current = {chunk.slot for _, chunk in landed}
+        for _, slot, generation in done.entries:
+            if slot not in current and not self.slots.transfer_ended(slot, generation):
+                self.late_completions += 1
         return landed
+
+    def _matching(self, ticket: Ticket) -> list[tuple[bytes, Chunk]]:
+        """Return those chunks of a ticket that still live the same life in the same slot."""
+        found = ((key, self.policy.get(key), slot, life) for key, slot, life in ticket.entries)
+        return [
+            (key, chunk)
+            for key, chunk, slot, life in found
+            if chunk is not None and (chunk.slot, chunk.generation) == (slot, life)
+        ]
 
     def _emit(self, kind: Literal["stored", "removed", "cleared"], keys: Iterable[bytes]) -> None:
         keys = tuple(keys)

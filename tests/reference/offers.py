@@ -7,18 +7,28 @@ from collections.abc import Sequence
 
 
 class OfferTracker:
-    """The least recently offered key leaves first; a call never drops a key of its own."""
+    """Admits a key that was offered `threshold` times while it was remembered.
 
-    def __init__(self, capacity: int) -> None:
+    The least recently offered key leaves first; a call never drops a key of its own.
+    """
+
+    def __init__(self, threshold: int, capacity: int) -> None:
+        self.threshold = threshold
         self.capacity = capacity
         self.counts: OrderedDict[bytes, int] = OrderedDict()
 
     def record(self, keys: Sequence[bytes]) -> None:
-        """See one offer of `keys`, which holds no key twice."""
-        known = [key for key in keys if key in self.counts]
-        for key in known:
-            self.counts[key] += 1
-            self.counts.move_to_end(key)
+        """See one offer of `keys`.
+
+        A key that is known counts once for each time that the call names it, a new one once.
+        """
+        if self.threshold < 2:
+            return
+        known = {key for key in keys if key in self.counts}
+        for key in keys:
+            if key in known:
+                self.counts[key] += 1
+                self.counts.move_to_end(key)
         # Whatever is older than this call's keys stands before them.
         droppable = len(self.counts) - len(known)
         for key in keys:
@@ -31,6 +41,6 @@ class OfferTracker:
                 droppable -= 1
             self.counts[key] = 1
 
-    def offers(self, key: bytes) -> int:
-        """Return how often `key` was offered while it was remembered."""
-        return self.counts.get(key, 0)
+    def admits(self, key: bytes) -> bool:
+        """Return whether `key` was offered often enough; this call's offer counts."""
+        return self.threshold < 2 or self.counts.get(key, 0) >= self.threshold

@@ -13,12 +13,14 @@ PENDING = -1
 class Chunk:
     """One resident chunk: its slot, the slot's generation, and who holds it.
 
-    `pins` is `PENDING` while the store is in flight, else the number of loads in flight.
+    `pins` is `PENDING` while the store is in flight, else the number of loads in flight. A dropped
+    chunk leaves as soon as nobody holds it.
     """
 
     slot: int
     generation: int
     pins: int = PENDING
+    dropped: bool = False
 
     @property
     def ready(self) -> bool:

@@ -16,9 +16,10 @@ const STORE_MISS: u8 = 1 << 3;
 
 /// The record of one request, owned by the caller.
 ///
-/// One request is one access, however many chunks, calls and steps it takes: [`crate::Manager::prepare_load`] and
-/// [`crate::Manager::prepare_store`] record into it, [`crate::Manager::finish_request`] applies it. Dropping it applies
-/// nothing. It remembers keys, not slots, since a key may be evicted and stored again by another request meanwhile.
+/// One request is one access, however many chunks, calls and steps it takes:
+/// [`crate::Manager::prepare_load`] and [`crate::Manager::prepare_store`] record into it,
+/// [`crate::Manager::finish_request`] applies it. Dropping it applies nothing. It remembers keys,
+/// not slots, since a key may be evicted and stored again by another request meanwhile.
 ///
 /// Memory: at most 64 bytes a key of 36 bytes.
 #[derive(Debug)]
@@ -68,16 +69,16 @@ impl RequestAccess {
         }
     }
 
-    /// Tells where keys stand in the request's prefix, for instance by the token at which the chunk ends. Keys that the
-    /// request gains while it decodes are told the same way.
+    /// Tells where keys stand in the request's prefix, for instance by the token at which the chunk
+    /// ends. Keys that the request gains while it decodes are told the same way.
     ///
-    /// At the end of the request chunks are applied in the order of their positions: per group if every key of the group
-    /// has one, across groups if every key has one.
+    /// At the end of the request chunks are applied in the order of their positions: per group if
+    /// every key of the group has one, across groups if every key has one.
     ///
     /// # Errors
     ///
-    /// [`KeyError`] if a key cannot be held or the two lengths differ; nothing is recorded then. The largest `u32` stands
-    /// for "no position".
+    /// [`KeyError`] if a key cannot be held or the two lengths differ; nothing is recorded then.
+    /// The largest `u32` stands for "no position".
     pub fn set_positions(&mut self, keys: Keys<'_>, positions: &[u32]) -> Result<(), KeyError> {
         if positions.len() != keys.len() {
             return Err(KeyError::Positions {
@@ -130,7 +131,8 @@ impl RequestAccess {
     }
 
     pub(crate) fn reserve(&mut self, keys: usize) {
-        // Sixteenths rather than doublings: the bound of 64 bytes a key holds for long requests too.
+        // Sixteenths rather than doublings: the bound of 64 bytes a key holds for long requests
+        // too.
         fn grow<T>(items: &mut Vec<T>, more: usize) {
             if items.capacity() - items.len() < more {
                 items.reserve_exact(more.max(items.len() / 16));
@@ -150,8 +152,8 @@ impl RequestAccess {
         Self::key_of(&self.keys, self.key_bytes, &self.entries, id)
     }
 
-    /// The entry of a key, made if there is none. Keys come in the same order call after call, so that the entry after the
-    /// last one is tried before the table.
+    /// The entry of a key, made if there is none. Keys come in the same order call after call, so
+    /// that the entry after the last one is tried before the table.
     pub(crate) fn entry_after(&mut self, last: Option<EntryId>, key: &[u8]) -> EntryId {
         let next = last.map_or(0, |last| last + 1);
         if (next as usize) < self.entries.len() && self.key(next) == key {
@@ -203,7 +205,8 @@ impl RequestAccess {
         }
     }
 
-    /// The request found the chunk there. Whether that is a hit: not if it stored the chunk itself, nor a second time.
+    /// The request found the chunk there. Whether that is a hit: not if it stored the chunk itself,
+    /// nor a second time.
     pub(crate) fn mark_reused(&mut self, id: EntryId) -> bool {
         self.entries[id as usize].flags & INSERTED == 0 && self.flag(id, REUSED)
     }
@@ -217,35 +220,48 @@ impl RequestAccess {
         self.flag(id, STORE_MISS)
     }
 
-    /// The keys that were seen, head first across all groups, and how each was used.
-    pub(crate) fn in_prefix_order(&self) -> impl DoubleEndedIterator<Item = (&[u8], Access)> {
-        let group_of = |id: EntryId| group(self.key(id), self.group_bytes);
-        let mut order: Vec<(u32, EntryId)> =
-            self.seen.iter().map(|&id| (group_of(id), id)).collect();
-        if !order.is_sorted_by_key(|&(group, _)| group) {
-            order.sort_by_key(|&(group, _)| group);
+    /// The `i`-th key that was seen; an empty slice beyond the end.
+    #[inline]
+    pub(crate) fn seen_key(&self, i: usize) -> &[u8] {
+        self.seen.get(i).map_or(&[], |&id| self.key(id))
+    }
+
+    /// How the `i`-th key that was seen was used.
+    pub(crate) fn use_of(&self, i: usize) -> Access {
+        let flags = self.entries[self.seen[i] as usize].flags;
+        match (flags & REUSED != 0, flags & INSERTED != 0) {
+            (true, _) => Access::Reused,
+            (false, true) => Access::Inserted,
+            (false, false) => Access::Seen,
         }
-        let position = |&(_, id): &(u32, EntryId)| self.entries[id as usize].position;
-        let known = |chunk: &[(u32, EntryId)]| chunk.iter().all(|e| position(e) != NO_POSITION);
+    }
+
+    /// Brings the keys that were seen into prefix order, head first: each group by its positions if
+    /// every key of it has one, all groups together if every key has one.
+    pub(crate) fn sort(&mut self) {
+        let mut seen = std::mem::take(&mut self.seen);
+        let group_of = |id: &EntryId| group(self.key(*id), self.group_bytes);
+        let position = |id: &EntryId| self.entries[*id as usize].position;
+        sort_unless_sorted(&mut seen, group_of);
         let mut all_known = true;
-        for chunk in order.chunk_by_mut(|a, b| a.0 == b.0) {
-            if known(chunk) {
-                chunk.sort_by_key(position);
-            } else {
+        for group in seen.chunk_by_mut(|a, b| group_of(a) == group_of(b)) {
+            if group.iter().any(|id| position(id) == NO_POSITION) {
                 all_known = false;
+            } else {
+                sort_unless_sorted(group, position);
             }
         }
         if all_known {
-            order.sort_by_key(position);
+            sort_unless_sorted(&mut seen, position);
         }
-        order.into_iter().map(|(_, id)| {
-            let flags = self.entries[id as usize].flags;
-            let access = match (flags & REUSED != 0, flags & INSERTED != 0) {
-                (true, _) => Access::Reused,
-                (false, true) => Access::Inserted,
-                (false, false) => Access::Seen,
-            };
-            (self.key(id), access)
-        })
+        self.seen = seen;
+    }
+}
+
+/// A stable sort that allocates only where there is something to sort: requests mostly see their keys
+/// in prefix order.
+fn sort_unless_sorted(ids: &mut [EntryId], key: impl Fn(&EntryId) -> u32) {
+    if !ids.is_sorted_by_key(&key) {
+        ids.sort_by_key(key);
     }
 }

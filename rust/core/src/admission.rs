@@ -1,8 +1,9 @@
 //! Admission: a key is stored once it has been offered a number of times.
 //!
-//! Counts offers exactly as vLLM does (0.32): a tracked key once per occurrence in a call, a new key once per call, in a
-//! table that forgets the key offered longest ago. The keys of one call never push each other out: where the whole table
-//! belongs to the call, new keys are not tracked. O(1) a key.
+//! Counts offers exactly as vLLM does (0.32): a tracked key once per occurrence in a call, a new
+//! key once per call, in a table that forgets the key offered longest ago. The keys of one call
+//! never push each other out: where the whole table belongs to the call, new keys are not tracked.
+//! O(1) a key.
 
 use hashlink::LinkedHashMap;
 

@@ -1,4 +1,5 @@
-//! How an engine is set up. All validation happens in [`Config::validate`], before anything is allocated.
+//! How an engine is set up. All validation happens in [`Config::validate`], before anything is
+//! allocated.
 
 use crate::error::ConfigError;
 use crate::hash::KeyHashing;
@@ -33,7 +34,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// LRU over `capacity` chunks, with keys of at most 36 bytes of which the last four are the group.
+    /// LRU over `capacity` chunks, with keys of at most 36 bytes of which the last four are the
+    /// group.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -100,21 +102,24 @@ impl Config {
         self
     }
 
-    /// How many keys events may hold until they are taken. Beyond that they are dropped and counted.
+    /// How many keys events may hold until they are taken. Beyond that they are dropped and
+    /// counted.
     #[must_use]
     pub fn max_event_keys(mut self, max_event_keys: usize) -> Self {
         self.max_event_keys = max_event_keys;
         self
     }
 
-    /// How many touches by readers may wait for the owner. Beyond that they are dropped and counted.
+    /// How many touches by readers may wait for the owner. Beyond that they are dropped and
+    /// counted.
     #[must_use]
     pub fn touch_log_capacity(mut self, touch_log_capacity: usize) -> Self {
         self.touch_log_capacity = touch_log_capacity;
         self
     }
 
-    /// How long a store may be pending before [`crate::Manager::expire_pending`] gives it up; never by default.
+    /// How long a store may be pending before [`crate::Manager::expire_pending`] gives it up; never
+    /// by default.
     #[must_use]
     pub fn pending_timeout_us(mut self, pending_timeout_us: Option<u64>) -> Self {
         self.pending_timeout_us = pending_timeout_us;

@@ -2,8 +2,8 @@
 
 use crate::key::Keys;
 
-/// A hash set of places in one call, emptied by counting the calls up: nothing is cleared and, once it has grown to the
-/// largest call, nothing is allocated.
+/// A hash set of places in one call, emptied by counting the calls up: nothing is cleared and, once
+/// it has grown to the largest call, nothing is allocated.
 #[derive(Debug, Default)]
 pub(crate) struct Dedupe {
     /// Call number in the upper half, place in the lower.
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn a_key_is_new_once_a_call_even_if_hashes_collide() {
         let keys: [&[u8]; 5] = [b"a", b"b", b"a", b"c", b"b"];
-        let keys = Keys::Slices(&keys);
+        let keys = Keys::slices(&keys);
         let mut dedupe = Dedupe::default();
         for _ in 0..3 {
             dedupe.begin(keys.len());

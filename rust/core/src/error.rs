@@ -1,4 +1,5 @@
-//! What can be wrong with a call. "It did not fit" is a result, not an error: see [`crate::StoreOutcome`].
+//! What can be wrong with a call. "It did not fit" is a result, not an error: see
+//! [`crate::StoreOutcome`].
 
 use std::collections::TryReserveError;
 

@@ -28,8 +28,8 @@ pub struct Event {
 pub struct Events {
     /// In causal order.
     pub events: Vec<Event>,
-    /// How many further events did not fit since the last call. All of them came after `events`: a mirror that sees this
-    /// above zero must start again.
+    /// How many further events did not fit since the last call. All of them came after `events`: a
+    /// mirror that sees this above zero must start again.
     pub lost: u64,
 }
 
@@ -50,8 +50,8 @@ impl EventQueue {
         }
     }
 
-    /// Queues an event, or counts it as lost; once one is lost, all are until the next call or reset, so that what was
-    /// queued has no gap. Returns whether it was queued.
+    /// Queues an event, or counts it as lost; once one is lost, all are until the next call or
+    /// reset, so that what was queued has no gap. Returns whether it was queued.
     pub(crate) fn push(&mut self, kind: EventKind, keys: KeyList) -> bool {
         if self.queued.lost > 0 || self.keys + keys.len() > self.max_keys {
             self.queued.lost += 1;

@@ -10,7 +10,8 @@ pub enum KeyHashing {
     Random,
     /// XXH3 with this seed: the same layout of the index in every run.
     Seeded(u64),
-    /// The keys are uniformly distributed already (a cryptographic block hash): their own bytes are the hash.
+    /// The keys are uniformly distributed already (a cryptographic block hash): their own bytes are
+    /// the hash.
     Uniform,
 }
 
@@ -58,7 +59,8 @@ impl KeyHasher {
     }
 }
 
-/// The first eight bytes, with the last eight mixed in: keys of one block differ in their group alone.
+/// The first eight bytes, with the last eight mixed in: keys of one block differ in their group
+/// alone.
 fn fold(key: &[u8]) -> u64 {
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |w, b| w << 8 | u64::from(*b));
     let head = word(&key[..key.len().min(8)]);
@@ -66,7 +68,8 @@ fn fold(key: &[u8]) -> u64 {
     (head ^ tail.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ head
 }
 
-/// A number that differs between engines and processes, from the randomness that `std` seeds its maps with.
+/// A number that differs between engines and processes, from the randomness that `std` seeds its
+/// maps with.
 pub(crate) fn random_u64() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

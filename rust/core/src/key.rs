@@ -1,25 +1,32 @@
 //! Keys as the caller hands them in, and lists of keys as the engine hands them out.
 
+use crate::access::RequestAccess;
 use crate::error::KeyError;
 
 /// The keys of one call, in prefix order (head first), borrowed from the caller.
 ///
-/// A key is the identity of a chunk: the bytes of the engine's block hash and, by default, its KV-cache group as the last
-/// four bytes, big-endian. kvferry never hashes tokens.
+/// A key is the identity of a chunk: the bytes of the engine's block hash and, by default, its
+/// KV-cache group as the last four bytes, big-endian. kvferry never hashes tokens.
 #[derive(Clone, Copy, Debug)]
-pub enum Keys<'a> {
-    /// Keys of any length, each in its own slice.
+pub struct Keys<'a>(Source<'a>);
+
+#[derive(Clone, Copy, Debug)]
+enum Source<'a> {
+    /// Each in its own slice.
     Slices(&'a [&'a [u8]]),
-    /// Keys of equal width, one after the other. The length is a multiple of `width`.
-    Rows {
-        /// The bytes of all keys.
-        bytes: &'a [u8],
-        /// The length of one key, above zero.
-        width: usize,
-    },
+    /// Of equal width, above zero, one after the other; a whole number of them.
+    Rows { bytes: &'a [u8], width: usize },
+    /// Those that a request saw.
+    Access(&'a RequestAccess),
 }
 
 impl<'a> Keys<'a> {
+    /// Keys of any length, each in its own slice.
+    #[must_use]
+    pub fn slices(keys: &'a [&'a [u8]]) -> Self {
+        Self(Source::Slices(keys))
+    }
+
     /// Keys of equal width, one after the other.
     ///
     /// # Errors
@@ -32,16 +39,22 @@ impl<'a> Keys<'a> {
                 width,
             });
         }
-        Ok(Self::Rows { bytes, width })
+        Ok(Self(Source::Rows { bytes, width }))
+    }
+
+    /// The keys that a request saw, in the order in which its record has them.
+    pub(crate) fn seen_by(access: &'a RequestAccess) -> Self {
+        Self(Source::Access(access))
     }
 
     /// How many keys there are.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        match self {
-            Self::Slices(keys) => keys.len(),
-            Self::Rows { bytes, width } => bytes.len().checked_div(*width).unwrap_or(0),
+        match self.0 {
+            Source::Slices(keys) => keys.len(),
+            Source::Rows { bytes, width } => bytes.len() / width,
+            Source::Access(access) => access.seen(),
         }
     }
 
@@ -55,11 +68,12 @@ impl<'a> Keys<'a> {
     #[must_use]
     #[inline]
     pub fn get(&self, i: usize) -> &'a [u8] {
-        match self {
-            Self::Slices(keys) => keys.get(i).copied().unwrap_or_default(),
-            Self::Rows { bytes, width } => {
+        match self.0 {
+            Source::Slices(keys) => keys.get(i).copied().unwrap_or_default(),
+            Source::Rows { bytes, width } => {
                 bytes.get(i * width..(i + 1) * width).unwrap_or_default()
             }
+            Source::Access(access) => access.seen_key(i),
         }
     }
 
@@ -70,10 +84,10 @@ impl<'a> Keys<'a> {
 
     /// Checks every length against the engine's `key_bytes`.
     pub(crate) fn check(&self, key_bytes: usize) -> Result<(), KeyError> {
-        match self {
-            Self::Rows { bytes, .. } if bytes.is_empty() => Ok(()),
-            Self::Rows { width, .. } => check_key(0, *width, key_bytes),
-            Self::Slices(keys) => keys
+        match self.0 {
+            Source::Rows { bytes: [], .. } | Source::Access(_) => Ok(()),
+            Source::Rows { width, .. } => check_key(0, width, key_bytes),
+            Source::Slices(keys) => keys
                 .iter()
                 .enumerate()
                 .try_for_each(|(i, key)| check_key(i, key.len(), key_bytes)),
@@ -83,7 +97,7 @@ impl<'a> Keys<'a> {
 
 impl<'a> From<&'a [&'a [u8]]> for Keys<'a> {
     fn from(keys: &'a [&'a [u8]]) -> Self {
-        Self::Slices(keys)
+        Self::slices(keys)
     }
 }
 
@@ -127,11 +141,24 @@ impl KeyList {
         (0..self.ends.len()).map(move |i| &self.bytes[start(i)..self.ends[i] as usize])
     }
 
-    /// Appends one key. Lists stay below 4 GiB: a call's keys fit memory many times over before that.
+    /// Appends one key.
     pub(crate) fn push(&mut self, key: &[u8]) {
         self.bytes.extend_from_slice(key);
+        self.seal();
+    }
+
+    /// The buffer to which the bytes of one key are appended before [`KeyList::seal`].
+    pub(crate) fn grow(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Makes the bytes since the last key a key, and returns it. Lists stay below 4 GiB: a call's
+    /// keys fit memory many times over before that.
+    pub(crate) fn seal(&mut self) -> &[u8] {
+        let start = self.ends.last().map_or(0, |end| *end as usize);
         self.ends
             .push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
+        &self.bytes[start..]
     }
 
     pub(crate) fn with_capacity(keys: usize, key_bytes: usize) -> Self {
@@ -142,7 +169,8 @@ impl KeyList {
     }
 }
 
-/// The KV-cache group of a key: its last four bytes, big-endian; all of a shorter key; 0 if keys carry no group.
+/// The KV-cache group of a key: its last four bytes, big-endian; all of a shorter key; 0 if keys
+/// carry no group.
 pub(crate) fn group(key: &[u8], group_bytes: usize) -> u32 {
     let tail = &key[key.len().saturating_sub(group_bytes)..];
     tail.iter()

@@ -1,17 +1,18 @@
 //! Deliberate faults for negative controls of the concurrency models.
 //!
-//! A model proves something only if it fails on broken code. Each [`Mutant`] weakens one ordering or drops one re-check
-//! of a protocol, and a test requires that every one of them makes a model fail. Outside the loom build the functions
-//! here are constants and the faults do not exist.
+//! A model proves something only if it fails on broken code. Each [`Mutant`] weakens one ordering
+//! or drops one re-check of a protocol, and a test requires that every one of them makes a model
+//! fail. Outside the loom build the functions here are constants and the faults do not exist.
 //!
 //! What is not here, and why:
 //!
-//! * The summary words of the notices. Weakened, they lose notices by the letter of the memory model; in loom the order
-//!   of modifications of a word is the order of execution, so that a swap always takes the newest bits, and no model can
-//!   fail.
-//! * The Release of [`crate::index::Index::clear`]. No reader may rely on a key that a reset removes.
-//! * Rules of one thread (which phase a transition starts from, the most pins, which chunk is spared): the mutation check
-//!   of the sources covers them.
+//! * The summary words of the notices. Weakened, they lose notices by the letter of the memory
+//!   model; in loom the order of modifications of a word is the order of execution, so that a swap
+//!   always takes the newest bits, and no model can fail.
+//! * The Release of [`crate::index::Index::clear`]. No reader may rely on a key that a reset
+//!   removes.
+//! * Rules of one thread (which phase a transition starts from, the most pins, which chunk is
+//!   spared): the mutation check of the sources covers them.
 
 use crate::sync::Ordering;
 
@@ -76,6 +77,8 @@ mutants! {
     MoveClearsFirst,
     /// A move does not advance the move counter.
     MoveUncounted,
+    /// A move that is taken back does not advance the move counter.
+    TakeBackUncounted,
     /// A move advances the move counter with a relaxed read-modify-write.
     CountMoveRelaxed,
     /// The last unpin of a parked slot tells nobody.
@@ -105,8 +108,8 @@ mod active {
     use super::Mutant;
     use std::cell::Cell;
 
-    // loom runs all threads of a model on one thread of the system, so that a thread-local value reaches them all and
-    // no other model.
+    // loom runs all threads of a model on one thread of the system, so that a thread-local value
+    // reaches them all and no other model.
     thread_local!(static ACTIVE: Cell<Option<Mutant>> = const { Cell::new(None) });
 
     pub(crate) fn is(mutant: Mutant) -> bool {

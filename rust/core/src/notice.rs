@@ -1,8 +1,8 @@
 //! Notices from readers to the owner: "the last pin of this parked slot is gone".
 //!
-//! A bitmap with summaries above it, 64 bits each, up to one word. A notice sets its bit on every level from the bottom
-//! up; the owner takes the words from the top down. Setting is wait-free and idempotent, and a drain with nothing to do
-//! is one load.
+//! A bitmap with summaries above it, 64 bits each, up to one word. A notice sets its bit on every
+//! level from the bottom up; the owner takes the words from the top down. Setting is wait-free and
+//! idempotent, and a drain with nothing to do is one load.
 //!
 //! | step | by | operation | ordering | pairs with |
 //! |---|---|---|---|---|
@@ -10,8 +10,8 @@
 //! | 2 | reader | set the bit of that word one level up, and so on | Release | the owner's swap: step 1 is visible |
 //! | 3 | owner | swap each summary with zero, then the words that it names | Acquire | steps 1 and 2 |
 //!
-//! No notice is lost: if the owner took a word before step 1, it cleared the summary before that, and step 2 sets it
-//! again.
+//! No notice is lost: if the owner took a word before step 1, it cleared the summary before that,
+//! and step 2 sets it again.
 
 use std::collections::TryReserveError;
 

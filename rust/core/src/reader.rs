@@ -8,12 +8,12 @@ use crate::slot::state::{self, PinAnswer, State, Unpin};
 use crate::stats::Stats;
 use crate::sync::{Arc, Ordering};
 
-/// A handle for any thread, made by [`crate::Manager::reader`]. Clones are cheap and share one engine, which lives for as
-/// long as any of them.
+/// A handle for any thread, made by [`crate::Manager::reader`]. Clones are cheap and share one
+/// engine, which lives for as long as any of them.
 ///
-/// Progress: `lookup` and its batch forms are lock-free and `wait`-free but for moves in the index by the owner;
-/// `try_pin` and `unpin` are lock-free (one compare-exchange); `touch` is lock-free and bounded. Nothing here ever blocks
-/// the owner or another reader.
+/// Progress: `lookup` and its batch forms are lock-free and `wait`-free but for moves in the index
+/// by the owner; `try_pin` and `unpin` are lock-free (one compare-exchange); `touch` is lock-free
+/// and bounded. Nothing here ever blocks the owner or another reader.
 #[derive(Clone, Debug)]
 pub struct Reader {
     shared: Arc<Shared>,
@@ -52,7 +52,8 @@ pub enum TryPin {
     Pinned(Pin),
     /// It is being stored.
     Pending,
-    /// It is being evicted at this moment, or holds the most pins that a slot can have: ask again, or compute.
+    /// It is being evicted at this moment, or holds the most pins that a slot can have: ask again,
+    /// or compute.
     Busy,
     /// It is not in the tier.
     Miss,
@@ -63,7 +64,8 @@ pub enum TryPin {
 pub enum Unpinned {
     /// The pin is gone; what was read is valid.
     Released,
-    /// The chunk had left by a reset, or the pin is another engine's: what was read must not be used.
+    /// The chunk had left by a reset, or the pin is another engine's: what was read must not be
+    /// used.
     Stale,
 }
 
@@ -105,8 +107,8 @@ impl Reader {
 
     /// Pins a ready chunk, so that its slot may be read.
     ///
-    /// The generation that the lookup saw beside the key is part of the compare-exchange: if it succeeds, the slot has not
-    /// changed hands since the key was compared.
+    /// The generation that the lookup saw beside the key is part of the compare-exchange: if it
+    /// succeeds, the slot has not changed hands since the key was compared.
     ///
     /// # Errors
     ///
@@ -127,7 +129,8 @@ impl Reader {
                 }
                 PinAnswer::Busy => return Ok(TryPin::Busy),
                 PinAnswer::Pending => return Ok(TryPin::Pending),
-                // The slot changed hands since the lookup. The loop ends: each turn means that the owner freed a slot.
+                // The slot changed hands since the lookup. The loop ends: each turn means that the
+                // owner freed a slot.
                 PinAnswer::Gone => {}
             }
         }
@@ -148,8 +151,9 @@ impl Reader {
         Unpinned::Stale
     }
 
-    /// "These chunks were used": applied by the owner, tail first, when it next changes anything. Touches that do not fit
-    /// the log are dropped and counted. Keys that are not in the tier are left out.
+    /// "These chunks were used": applied by the owner, tail first, when it next changes anything.
+    /// Touches that do not fit the log are dropped and counted. Keys that are not in the tier are
+    /// left out.
     ///
     /// # Errors
     ///

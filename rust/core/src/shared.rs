@@ -120,7 +120,8 @@ pub struct PrefixHits {
 pub(crate) struct Shared {
     pub(crate) storage: Storage,
     pub(crate) notices: Notices,
-    /// Touches by readers that the owner has not applied: slot in the upper half, generation in the lower.
+    /// Touches by readers that the owner has not applied: slot in the upper half, generation in the
+    /// lower.
     pub(crate) touches: ArrayQueue<u64>,
     pub(crate) touches_dropped: Counter,
     pub(crate) unpins_stale: Counter,
@@ -166,7 +167,8 @@ impl Shared {
     }
 }
 
-/// The last unpin of a parked slot is followed by a notice; the slot stays parked until the owner has seen it.
+/// The last unpin of a parked slot is followed by a notice; the slot stays parked until the owner
+/// has seen it.
 pub(crate) fn unpin_and_notify(
     records: &Records,
     notices: &Notices,

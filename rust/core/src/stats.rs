@@ -7,8 +7,8 @@ use crate::sync::{Counter, Ordering};
 /// Declares the numbers once: the struct of a snapshot, and its form as words.
 macro_rules! numbers {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A snapshot of an engine's numbers. Each is right by itself; a snapshot taken while the owner works may
-        /// mix the numbers from before and after a call.
+        /// A snapshot of an engine's numbers. Each is right by itself; a snapshot taken while the
+        /// owner works may mix the numbers from before and after a call.
         #[derive(Clone, Debug, Default, PartialEq)]
         #[non_exhaustive]
         pub struct Stats {

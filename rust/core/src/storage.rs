@@ -1,7 +1,8 @@
 //! The flat arrays of atomics that readers see.
 //!
-//! One record per slot, at `u32` offsets and without pointers, so that the same arrays can later live in memory that
-//! processes share. Every bit pattern is valid and every number read from here is range-checked where it is used.
+//! One record per slot, at `u32` offsets and without pointers, so that the same arrays can later
+//! live in memory that processes share. Every bit pattern is valid and every number read from here
+//! is range-checked where it is used.
 //!
 //! ```text
 //! word 0    state      see slot::state
@@ -10,9 +11,10 @@
 //! word 3..  key        little-endian words, the last one padded with zeros
 //! ```
 //!
-//! Ordering: key and meta words are stored with Release and loaded with Acquire. A reader that sees any word of a later
-//! chunk therefore also sees that the state word has left the generation it began with: a sequence lock without fences,
-//! which loom cannot model well. The stamp is read by a rebuild alone and is relaxed.
+//! Ordering: key and meta words are stored with Release and loaded with Acquire. A reader that sees
+//! any word of a later chunk therefore also sees that the state word has left the generation it
+//! began with: a sequence lock without fences, which loom cannot model well. The stamp is read by a
+//! rebuild alone and is relaxed.
 
 use std::collections::TryReserveError;
 
@@ -189,14 +191,6 @@ pub(crate) fn lines(n: usize) -> Result<Box<[Line]>, TryReserveError> {
     lines.try_reserve_exact(n)?;
     lines.resize_with(n, Line::zeroed);
     Ok(lines.into_boxed_slice())
-}
-
-/// `n` copies of `value`, or the allocator's refusal.
-pub(crate) fn filled<T: Copy>(n: usize, value: T) -> Result<Box<[T]>, TryReserveError> {
-    let mut items = Vec::new();
-    items.try_reserve_exact(n)?;
-    items.resize(n, value);
-    Ok(items.into_boxed_slice())
 }
 
 /// `n` atomics of value zero, or the allocator's refusal.

@@ -2,16 +2,16 @@
 
 /// The slots of one store, in the order of the keys to store.
 ///
-/// It is given back to [`crate::Manager::complete_store`] once the transfer has ended, in success or not. A ticket that is
-/// dropped leaves its chunks pending until they expire or a reset comes.
+/// It is given back to [`crate::Manager::complete_store`] once the transfer has ended, in success
+/// or not. A ticket that is dropped leaves its chunks pending until they expire or a reset comes.
 #[derive(Debug)]
 #[must_use = "a store that is never completed keeps its slots pending"]
 pub struct StoreTicket(pub(crate) Ticket);
 
 /// The pinned slots of one load: `slots()[i]` belongs to key `i` of the call.
 ///
-/// It is given back to [`crate::Manager::complete_load`] once the transfer has ended. A ticket that is dropped leaves its
-/// chunks pinned until the next reset.
+/// It is given back to [`crate::Manager::complete_load`] once the transfer has ended. A ticket that
+/// is dropped leaves its chunks pinned until the next reset.
 #[derive(Debug)]
 #[must_use = "a load that is never completed keeps its slots pinned"]
 pub struct LoadTicket(pub(crate) Ticket);

@@ -1,10 +1,36 @@
 //! The native module of the Python package `kvferry`: conversion only.
 #![forbid(unsafe_code)]
 
+mod access;
+mod arguments;
+mod engine;
+mod errors;
+mod inspect;
+mod keys;
+mod manager;
+mod outputs;
+mod reader;
+mod replay;
+mod stats;
+mod support;
+mod tickets;
+
 use pyo3::prelude::*;
 
 /// The native half of `kvferry`.
 #[pymodule(gil_used = false)]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add_class::<manager::OffloadingManager>()?;
+    m.add_class::<reader::PyReader>()?;
+    m.add_class::<reader::PyPin>()?;
+    m.add_class::<access::PyRequestAccess>()?;
+    m.add_class::<outputs::PrepareStoreOutput>()?;
+    m.add_class::<outputs::PrepareLoadOutput>()?;
+    m.add_class::<tickets::PyStoreTicket>()?;
+    m.add_class::<tickets::PyLoadTicket>()?;
+    m.add_class::<tickets::PyCompletion>()?;
+    m.add_class::<stats::PyStats>()?;
+    errors::register(m)?;
+    replay::register(m)?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))
 }

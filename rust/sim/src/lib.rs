@@ -6,6 +6,7 @@ mod chains;
 mod error;
 mod progress;
 mod read;
+mod replay;
 mod trace;
 mod workload;
 
@@ -15,5 +16,6 @@ pub use progress::{Observer, Progress, unobserved};
 pub use read::{
     MAX_BLOCKS, MAX_BLOCKS_PER_REQUEST, MAX_LINE_BYTES, ReadOptions, read_trace, read_trace_from,
 };
+pub use replay::{ReplayError, Row, SCHEMA, replay};
 pub use trace::{ChunkId, Request, Trace};
 pub use workload::{Agents, Chats, Spread, Workload};

@@ -1,14 +1,13 @@
 //! Lookups of many keys in one call.
 //!
-//! A prefix was stored together, so that its chunks lie in neighbouring slots, upwards or downwards: the slot that goes on
-//! from the last two is tried first, with a full comparison of the key, and the index is not asked at all while that
-//! succeeds. Where it fails, a
-//! group of keys goes through the index in five tight passes (hash; touch both buckets; pick a candidate without a
-//! branch; touch the record; compare), so that the processor overlaps the cache misses of the whole group. The group
-//! starts at [`FIRST_GROUP`] keys and doubles while neighbours keep failing: a short run does not pay for a long group,
-//! random keys get the whole overlap.
+//! A prefix was stored together, so that its chunks lie in neighbouring slots, upwards or
+//! downwards: the slot that goes on from the last two is tried first, with a full comparison of the
+//! key, and the index is not asked at all while that succeeds. Where it fails, a group of keys goes
+//! through the index in five tight passes (hash; touch both buckets; pick a candidate without a
+//! branch; touch the record; compare), so that the processor overlaps the cache misses of the whole
+//! group. The group starts at [`FIRST_GROUP`] keys and doubles while neighbours keep failing: a
+//! short run does not pay for a long group, random keys get the whole overlap.
 
-use std::hint::black_box;
 use std::ops::ControlFlow;
 
 use super::{Index, Place, WAYS, unpack};
@@ -18,7 +17,6 @@ use crate::mutant::{Mutant, is};
 use crate::slot::NONE;
 use crate::slot::state::{self, Phase, State};
 use crate::storage::Records;
-use crate::sync::Ordering;
 
 /// Keys in the first group after a run of neighbours ended.
 const FIRST_GROUP: usize = 8;
@@ -131,13 +129,7 @@ impl Index {
             places[k] = self.place(hashes[k]);
         }
         let moves = self.moves();
-        let mut touched = 0;
-        for place in &places[..n] {
-            // Relaxed: only brings the line; the next pass loads it again.
-            touched ^= self.buckets[place.first as usize].0[0].load(Ordering::Relaxed);
-            touched ^= self.buckets[place.second as usize].0[0].load(Ordering::Relaxed);
-        }
-        black_box(touched);
+        self.warm(hashes[..n].iter().copied());
         for k in 0..n {
             picked[k] = self.pick(places[k]);
         }
@@ -154,7 +146,8 @@ impl Index {
                 .flatten();
             found[k] = match hit {
                 Some(state) => Found::Slot(picked[k], state),
-                // No tag was right and nothing moved: a miss. Else look again, one entry after the other.
+                // No tag was right and nothing moved: a miss. Else look again, one entry after the
+                // other.
                 None if picked[k] == NONE && !moved => Found::Miss(hashes[k]),
                 None => self
                     .find(records, hashes[k], key)
@@ -166,8 +159,8 @@ impl Index {
         found
     }
 
-    /// The slot of the first entry with the right tag. Without branches: `&&` here compiles to jumps that the processor
-    /// mispredicts.
+    /// The slot of the first entry with the right tag. Without branches: `&&` here compiles to
+    /// jumps that the processor mispredicts.
     #[inline]
     fn pick(&self, place: Place) -> u32 {
         let mut entries = [0u64; 2 * WAYS];

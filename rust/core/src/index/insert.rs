@@ -1,106 +1,194 @@
 //! Putting a key into the index, moving others out of its way where both its buckets are full.
+//!
+//! The keys of a store are entered before its victims leave, so that the store can still be
+//! rejected: every write is noted and can be taken back. For that time the table would hold both;
+//! where it has no room for both, an entry takes the place of a victim's. A lookup may then miss a
+//! chunk that is being evicted, for as long as the call lasts.
 
-use super::{Index, Place, WAYS, entry, move_entry, unpack};
-use crate::hash::KeyHasher;
-use crate::storage::Records;
+use std::collections::HashSet;
+
+use super::{Index, Place, WAYS, entry, unpack};
+use crate::mutant::{Mutant, is};
+use crate::shared::Storage;
+use crate::slot::state::{self, Phase};
 
 /// No room within two kicks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexFull;
 
+/// What one call has written into the index.
+#[derive(Debug, Default)]
+pub(crate) struct Writes {
+    log: Vec<Write>,
+    /// Victims whose own entry is gone. An entry that names one of them is that of the key which
+    /// will have its slot, even if the two keys have the same tag.
+    displaced: HashSet<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    at: At,
+    before: u64,
+}
+
+/// One way of one bucket.
+#[derive(Clone, Copy, Debug)]
+struct At {
+    bucket: u32,
+    way: usize,
+}
+
+impl Writes {
+    pub(crate) fn clear(&mut self) {
+        self.log.clear();
+        self.displaced.clear();
+    }
+
+    /// Whether the entry of a victim has been written over.
+    pub(crate) fn displaced(&self, slot: u32) -> bool {
+        !self.displaced.is_empty() && self.displaced.contains(&slot)
+    }
+}
+
 impl Index {
     /// Adds an entry from `hash` to `slot`. At most two other entries move. Owner only.
     ///
-    /// The record of `slot` may be written later: until it holds the key, whoever follows the entry finds another key.
+    /// The record of `slot` may be written later: until it holds the key, whoever follows the entry
+    /// finds another key.
     pub(crate) fn insert(
         &self,
-        records: &Records,
-        hasher: KeyHasher,
+        storage: &Storage,
         hash: u64,
         slot: u32,
+        writes: &mut Writes,
     ) -> Result<(), IndexFull> {
         let place = self.place(hash);
-        let (bucket, way) = self
-            .emptier(place.first, place.second)
-            .or_else(|| self.make_room(records, hasher, place))
+        let at = self
+            .emptier(place)
+            .or_else(|| self.displace(storage, place, writes))
+            .or_else(|| self.make_room(place, writes))
             .ok_or(IndexFull)?;
-        self.store(bucket, way, entry(place.tag, slot));
+        self.write(at, entry(place.tag, slot), writes);
         Ok(())
     }
 
-    /// An empty way in the emptier one of two buckets: filling the first one first would end at a third of the load.
-    fn emptier(&self, first: u32, second: u32) -> Option<(u32, usize)> {
-        let (a, in_first) = self.empties(first);
-        let (b, in_second) = self.empties(second);
-        if a >= b {
-            in_first.map(|way| (first, way))
-        } else {
-            in_second.map(|way| (second, way))
+    /// Undoes all that was written, so that every entry is where it was. Owner only.
+    pub(crate) fn take_back(&self, writes: &Writes) {
+        for Write { at, before } in writes.log.iter().rev() {
+            self.store(at.bucket, at.way, *before);
+            if *before != 0 && !is(Mutant::TakeBackUncounted) {
+                // A moved entry is in both its ways now, and leaves the one that it was moved to.
+                self.count_move();
+            }
         }
     }
 
-    /// How many ways of a bucket are empty, and one of them.
-    fn empties(&self, bucket: u32) -> (usize, Option<usize>) {
-        let mut empties = (0..WAYS).filter(|&way| self.load(bucket, way) == 0);
-        let first = empties.next();
-        (first.map_or(0, |_| 1 + empties.count()), first)
+    fn write(&self, at: At, entry: u64, writes: &mut Writes) {
+        let before = self.load(at.bucket, at.way);
+        writes.log.push(Write { at, before });
+        self.store(at.bucket, at.way, entry);
     }
 
-    /// Empties one way of the two full buckets of `place`: by one kick if that is possible, else by two.
-    fn make_room(
-        &self,
-        records: &Records,
-        hasher: KeyHasher,
-        place: Place,
-    ) -> Option<(u32, usize)> {
+    /// An empty way in the emptier one of two buckets: filling the first one first would end at a
+    /// third of the load.
+    fn emptier(&self, place: Place) -> Option<At> {
+        let (a, in_first) = self.empties(place.first);
+        let (b, in_second) = self.empties(place.second);
+        if a >= b { in_first } else { in_second }
+    }
+
+    /// How many ways of a bucket are empty, and one of them. Without branches, like the lookup.
+    #[inline]
+    fn empties(&self, bucket: u32) -> (u32, Option<At>) {
+        let mask = (0..WAYS).fold(0u32, |mask, way| {
+            mask | u32::from(self.load(bucket, way) == 0) << way
+        });
+        let way = mask.trailing_zeros() as usize;
+        (mask.count_ones(), (mask != 0).then_some(At { bucket, way }))
+    }
+
+    /// The entry of a victim in the bucket that has more of them, which is to be written over: that
+    /// keeps the load even, as the choice of the emptier bucket does.
+    fn displace(&self, storage: &Storage, place: Place, writes: &mut Writes) -> Option<At> {
+        let victims = |bucket| {
+            let of_victim = |at: &At| self.is_of_victim(storage, *at, writes);
+            let ways = || (0..WAYS).map(|way| At { bucket, way }).filter(of_victim);
+            (ways().count(), ways().next())
+        };
+        let (a, in_first) = victims(place.first);
+        let (b, in_second) = victims(place.second);
+        let at = if a >= b { in_first } else { in_second }?;
+        let (_, slot) = unpack(self.load(at.bucket, at.way));
+        writes.displaced.insert(slot);
+        Some(at)
+    }
+
+    /// Whether an entry is that of a claimed chunk, and not that of the key which will have its
+    /// slot. Rare enough that an allocation here does not show.
+    fn is_of_victim(&self, storage: &Storage, at: At, writes: &Writes) -> bool {
+        let (tag, slot) = unpack(self.load(at.bucket, at.way));
+        let records = &storage.records;
+        if slot >= records.capacity()
+            || state::load(records.state(slot)).phase() != Phase::Evicting
+            || writes.displaced(slot)
+        {
+            return false;
+        }
+        let mut key = Vec::with_capacity(records.key_bytes() + 8);
+        records.read_key(slot, &mut key);
+        self.place(storage.hasher.index_hash(&key)).tag == tag
+    }
+
+    /// Empties one way of the two full buckets of `place`: by one kick if that is possible, else by
+    /// two.
+    fn make_room(&self, place: Place, writes: &mut Writes) -> Option<At> {
         let buckets = [place.first, place.second];
-        buckets
+        let kicked = buckets
             .into_iter()
-            .find_map(|bucket| self.kick(records, hasher, bucket))
-            .or_else(|| {
-                buckets.into_iter().find_map(|bucket| {
-                    (0..WAYS).find_map(|way| {
-                        let other = self.alternative(records, hasher, bucket, way)?;
-                        let room = self.kick(records, hasher, other)?;
-                        move_entry(self, (bucket, way), room);
-                        Some((bucket, way))
-                    })
+            .find_map(|bucket| self.kick(bucket, writes));
+        kicked.or_else(|| {
+            buckets.into_iter().find_map(|bucket| {
+                (0..WAYS).find_map(|way| {
+                    let from = At { bucket, way };
+                    let room = self.kick(self.other_of(from), writes)?;
+                    self.move_entry(from, room, writes);
+                    Some(from)
                 })
             })
-    }
-
-    /// Moves one entry of a full bucket to its other bucket, if one of them has room; returns the way that is empty now.
-    fn kick(&self, records: &Records, hasher: KeyHasher, bucket: u32) -> Option<(u32, usize)> {
-        (0..WAYS).find_map(|way| {
-            let other = self.alternative(records, hasher, bucket, way)?;
-            let room = self.empties(other).1?;
-            move_entry(self, (bucket, way), (other, room));
-            Some((bucket, way))
         })
     }
 
-    /// The other bucket of an entry, by the key in its record; `None` if the record does not describe the entry, as
-    /// while a store of the same call has not written it yet.
-    fn alternative(
-        &self,
-        records: &Records,
-        hasher: KeyHasher,
-        bucket: u32,
-        way: usize,
-    ) -> Option<u32> {
-        let (tag, slot) = unpack(self.load(bucket, way));
-        if slot >= records.capacity() {
-            return None;
+    /// Moves one entry of a full bucket to its other bucket, if one of them has room; returns the
+    /// way that is empty now.
+    fn kick(&self, bucket: u32, writes: &mut Writes) -> Option<At> {
+        (0..WAYS).find_map(|way| {
+            let from = At { bucket, way };
+            let room = self.empties(self.other_of(from)).1?;
+            self.move_entry(from, room, writes);
+            Some(from)
+        })
+    }
+
+    /// The other bucket of the entry that stands there.
+    fn other_of(&self, at: At) -> u32 {
+        self.other(at.bucket, unpack(self.load(at.bucket, at.way)).0)
+    }
+
+    /// The order in which a move writes. See the table in the module above.
+    fn move_entry(&self, from: At, to: At, writes: &mut Writes) {
+        let moved = self.load(from.bucket, from.way);
+        // The mutant is the protocol in the wrong order.
+        if is(Mutant::MoveClearsFirst) {
+            self.write(from, 0, writes);
+            self.write(to, moved, writes);
+            self.count_move();
+            return;
         }
-        // Kicks are rare enough at the load of the table that an allocation here does not show.
-        let mut key = Vec::with_capacity(records.key_bytes() + 8);
-        records.read_key(slot, &mut key);
-        let place = self.place(hasher.index_hash(&key));
-        match bucket {
-            _ if place.tag != tag => None,
-            _ if bucket == place.first => Some(place.second),
-            _ if bucket == place.second => Some(place.first),
-            _ => None,
-        }
+        self.write(to, moved, writes);
+        self.count_move();
+        self.write(from, 0, writes);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

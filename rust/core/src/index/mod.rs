@@ -1,14 +1,16 @@
 //! The index: which slot holds a key.
 //!
-//! A set-associative table of fixed size. A bucket is one cache line of eight entries; every key has two candidate
-//! buckets; an entry is a 32-bit tag of the hash and the slot number plus one, or zero. A removal clears an entry, so
-//! there are no tombstones and nothing is ever rebuilt. The table is made for a load of at most [`LOAD_PERCENT`] %.
+//! A set-associative table of fixed size. A bucket is one cache line of eight entries; every key
+//! has two candidate buckets; an entry is a 32-bit tag of the hash and the slot number plus one, or
+//! zero. A removal clears an entry, so there are no tombstones and nothing is ever rebuilt. The
+//! table is made for a load of at most [`LOAD_PERCENT`] %.
 //!
 //! Invariants:
 //!
-//! * I1. A resident key has exactly one entry, in one of its two buckets; for the time of a move, two.
-//! * I2. An entry is a hint. Whoever follows it compares the whole key in the record, its length included, under the
-//!   generation of the slot. A wrong entry costs time, never a wrong hit.
+//! * I1. A resident key has exactly one entry, in one of its two buckets; for the time of a move,
+//!   two.
+//! * I2. An entry is a hint. Whoever follows it compares the whole key in the record, its length
+//!   included, under the generation of the slot. A wrong entry costs time, never a wrong hit.
 //! * I3. Only the owner writes.
 //!
 //! Moving an entry while readers look:
@@ -19,8 +21,8 @@
 //! | 2 | owner | advance the move counter | Release | the reader's two loads of the counter |
 //! | 3 | owner | clear the source | Release | the reader's loads of entries: seeing it cleared means seeing step 2 |
 //!
-//! A reader that misses and finds the counter where it was before has seen each entry before its move or after it. It
-//! looks again otherwise: lock-free, since the owner has made progress.
+//! A reader that misses and finds the counter where it was before has seen each entry before its
+//! move or after it. It looks again otherwise: lock-free, since the owner has made progress.
 
 mod batch;
 mod insert;
@@ -37,9 +39,11 @@ use crate::storage::{Line, Records, lines};
 use crate::sync::{AtomicU64, Ordering};
 
 pub(crate) use batch::Found;
+pub(crate) use insert::Writes;
 
-/// The load that the table is made for. With two buckets of eight and kicks to depth two, 25 million replacements at 95 %
-/// met no full bucket; 75 % leaves a margin and costs 10.7 bytes a chunk.
+/// The load that the table is made for. With two buckets of eight and kicks to depth two, 25
+/// million replacements at 95 % met no full bucket; 75 % leaves a margin and costs 10.7 bytes a
+/// chunk.
 pub(crate) const LOAD_PERCENT: usize = 75;
 
 /// Entries in a bucket. The models explore every load of one, and two show what eight do.
@@ -77,10 +81,10 @@ fn unpack(entry: u64) -> (u32, u32) {
 impl Index {
     /// A table for `capacity` keys.
     pub(crate) fn new(capacity: u32) -> Result<Self, TryReserveError> {
-        // Two buckets at least, so that a key always has two different ones.
+        // An even number: see `other`.
         let buckets = (capacity as usize * 100)
             .div_ceil(WAYS * LOAD_PERCENT)
-            .max(2);
+            .next_multiple_of(2);
         Ok(Self {
             buckets: lines(buckets)?,
             moves: CachePadded::new(AtomicU64::new(0)),
@@ -95,28 +99,33 @@ impl Index {
     )]
     pub(crate) fn place(&self, hash: u64) -> Place {
         let n = self.buckets.len() as u64;
-        let reduce = |h: u64| (u128::from(h) * u128::from(n) >> 64) as u32;
-        let first = reduce(hash);
-        let mut second = reduce(hash.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32));
-        if second == first {
-            second = if u64::from(first) + 1 == n {
-                0
-            } else {
-                first + 1
-            };
-        }
+        let first = ((u128::from(hash) * u128::from(n)) >> 64) as u32;
         // Not zero, so that an empty entry never has the right tag.
+        let tag = (hash as u32).max(1);
         Place {
             first,
-            second,
-            tag: (hash as u32).max(1),
+            second: self.other(first, tag),
+            tag,
         }
+    }
+
+    /// The other bucket of an entry: the two of a tag add up to the same odd number, modulo the
+    /// even number of buckets. So they differ, and an entry can be moved without its key.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "below the number of buckets, which fits 32 bits"
+    )]
+    fn other(&self, bucket: u32, tag: u32) -> u32 {
+        let n = self.buckets.len() as u64;
+        let sum = (u64::from(tag.wrapping_mul(0x9e37_79b1)) * n) >> 32 | 1;
+        let other = sum + n - u64::from(bucket);
+        (if other < n { other } else { other - n }) as u32
     }
 
     #[inline]
     fn load(&self, bucket: u32, way: usize) -> u64 {
-        // Acquire: pairs with the Release of `store`; an entry leads to a record that is written, and a cleared one to
-        // the move counter.
+        // Acquire: pairs with the Release of `store`; a cleared entry leads to the move counter.
         let order = weaken(Mutant::EntryLoadRelaxed, Ordering::Acquire);
         self.buckets[bucket as usize].0[way].load(order)
     }
@@ -130,7 +139,8 @@ impl Index {
 
     #[inline]
     pub(crate) fn moves(&self) -> u64 {
-        // Acquire: pairs with the Release of `count_move`; the destination of a counted move is visible.
+        // Acquire: pairs with the Release of `count_move`; the destination of a counted move is
+        // visible.
         self.moves
             .load(weaken(Mutant::MovesLoadRelaxed, Ordering::Acquire))
     }
@@ -143,7 +153,8 @@ impl Index {
         }
     }
 
-    /// The slot that holds `key`, and its state. Lock-free: it starts again only when the owner moved an entry meanwhile.
+    /// The slot that holds `key`, and its state. Lock-free: it starts again only when the owner
+    /// moved an entry meanwhile.
     #[inline]
     pub(crate) fn find(&self, records: &Records, hash: u64, key: &[u8]) -> Option<(u32, State)> {
         let place = self.place(hash);
@@ -163,6 +174,19 @@ impl Index {
                 return None;
             }
         }
+    }
+
+    /// Brings the buckets of these hashes into the processor's cache, the misses of all of them
+    /// overlapping.
+    pub(crate) fn warm(&self, hashes: impl Iterator<Item = u64>) {
+        let mut touched = 0;
+        for hash in hashes {
+            let place = self.place(hash);
+            // Relaxed: only brings the line; whoever uses it loads it again.
+            touched ^= self.buckets[place.first as usize].0[0].load(Ordering::Relaxed);
+            touched ^= self.buckets[place.second as usize].0[0].load(Ordering::Relaxed);
+        }
+        std::hint::black_box(touched);
     }
 
     /// Clears the entry that leads from `hash` to `slot`. Owner only.
@@ -201,20 +225,5 @@ impl Index {
         entries
             .map(|e| unpack(e.load(Ordering::Relaxed)).1)
             .filter(|&slot| slot != NONE)
-    }
-}
-
-/// The order in which a move writes, for the owner. See the table in the module.
-fn move_entry(index: &Index, from: (u32, usize), to: (u32, usize)) {
-    let moved = index.load(from.0, from.1);
-    // The mutant is the protocol in the wrong order.
-    let clear_first = is(Mutant::MoveClearsFirst);
-    if clear_first {
-        index.store(from.0, from.1, 0);
-    }
-    index.store(to.0, to.1, moved);
-    index.count_move();
-    if !clear_first {
-        index.store(from.0, from.1, 0);
     }
 }

@@ -66,7 +66,7 @@ fn tier(capacity: usize) -> Manager {
 
 fn offer(manager: &mut Manager, key: u64) -> Option<StoreTicket> {
     let keys: [&[u8]; 1] = [&key.to_le_bytes()];
-    let outcome = manager.prepare_store(Keys::Slices(&keys), None).unwrap();
+    let outcome = manager.prepare_store(Keys::slices(&keys), None).unwrap();
     outcome.stored().map(|output| output.ticket)
 }
 
@@ -90,7 +90,7 @@ fn store(manager: &mut Manager, key: u64) -> bool {
 
 fn load(manager: &mut Manager, key: u64) -> LoadTicket {
     let keys: [&[u8]; 1] = [&key.to_le_bytes()];
-    manager.prepare_load(Keys::Slices(&keys), None).unwrap()
+    manager.prepare_load(Keys::slices(&keys), None).unwrap()
 }
 
 fn pin(reader: &Reader, key: u64) -> Option<Pin> {
@@ -151,10 +151,10 @@ fn a_dropped_chunk_leaves_with_its_last_reader() {
     let held = pin(&reader, A).unwrap();
     let reader = thread::spawn(move || read(&reader, A, held));
     let keys: [&[u8]; 1] = [&A.to_le_bytes()];
-    manager.drop_keys(Keys::Slices(&keys)).unwrap();
+    manager.drop_keys(Keys::slices(&keys)).unwrap();
     assert_eq!(reader.join().unwrap(), Unpinned::Released);
     // Settles what the reader left.
-    manager.touch(Keys::Slices(&[])).unwrap();
+    manager.touch(Keys::slices(&[])).unwrap();
     assert_eq!(
         (manager.stats().free, manager.stats().dropped),
         (1, 1),

@@ -9,8 +9,9 @@ use crate::slot::state::{self, Phase};
 use crate::ticket::{Completion, StoreTicket};
 
 impl Manager {
-    /// Ends a store. In success its chunks may be loaded from now on; otherwise their slots are free again. A slot of a
-    /// cancelled store is free now, its transfer having ended. Slots that have changed hands are counted as late.
+    /// Ends a store. In success its chunks may be loaded from now on; otherwise their slots are
+    /// free again. A slot of a cancelled store is free now, its transfer having ended. Slots that
+    /// have changed hands are counted as late.
     pub fn complete_store(&mut self, ticket: StoreTicket, success: bool) -> Completion {
         let mut done = Completion::default();
         let mut stored = KeyList::default();
@@ -28,8 +29,9 @@ impl Manager {
         done
     }
 
-    /// Ends stores by key, for callers that keep no tickets and guarantee that no completion crosses a reset or a second
-    /// store of the same key. Keys that are ready are left alone, unknown ones are counted as late.
+    /// Ends stores by key, for callers that keep no tickets and guarantee that no completion
+    /// crosses a reset or a second store of the same key. Keys that are ready are left alone,
+    /// unknown ones are counted as late.
     ///
     /// # Errors
     ///
@@ -80,7 +82,7 @@ impl Manager {
         match state.phase() {
             // Dropped meanwhile: nobody could hold it, so it leaves before it was ever there.
             Phase::Pending if success && !self.is_dropped(slot) => {
-                self.held.remove(PENDING, slot);
+                self.slots.remove(PENDING, slot);
                 state::publish(self.records().state(slot), generation);
                 self.policy.set_evictable(slot, true);
                 self.counters.stored += 1;
@@ -96,7 +98,7 @@ impl Manager {
                     &mut self.counters.failed
                 };
                 *count += 1;
-                self.held.remove(PENDING, slot);
+                self.slots.remove(PENDING, slot);
                 self.forget(slot);
                 self.release_slot(slot);
                 true
@@ -112,7 +114,8 @@ impl Manager {
     }
 
     /// Gives up a store that will not come: its keys are a miss from now on, its slots drain until
-    /// [`Manager::complete_store`] says that the transfer has ended. Slots that are not pending any more are left alone.
+    /// [`Manager::complete_store`] says that the transfer has ended. Slots that are not pending any
+    /// more are left alone.
     pub fn cancel_store(&mut self, ticket: &StoreTicket) -> Completion {
         let mut done = Completion::default();
         let ours = ticket.0.incarnation == self.shared.incarnation;
@@ -129,13 +132,25 @@ impl Manager {
         done
     }
 
-    /// Cancels every store that has been pending for the configured time at `now_us`, so that its keys are a miss instead
-    /// of "ask again" for ever. Returns how many chunks that were. Without a configured time nothing expires.
+    /// Counts a completion whose ticket was given back before: for bindings to languages that cannot
+    /// take a ticket by value.
+    pub fn count_late(&mut self, slots: usize) -> Completion {
+        self.counters.late += slots as u64;
+        self.publish();
+        Completion {
+            applied: 0,
+            late: slots,
+        }
+    }
+
+    /// Cancels every store that has been pending for the configured time at `now_us`, so that its
+    /// keys are a miss instead of "ask again" for ever. Returns how many chunks that were. Without
+    /// a configured time nothing expires.
     pub fn expire_pending(&mut self, now_us: u64) -> usize {
         self.clock = self.clock.max(now_us);
         let mut expired = 0;
         if let Some(timeout) = self.pending_timeout_us {
-            while let Some((slot, age)) = self.held.oldest(PENDING, self.clock)
+            while let Some((slot, age)) = self.slots.oldest(PENDING, self.clock)
                 && age >= timeout
             {
                 self.cancel_slot(slot);
@@ -147,7 +162,7 @@ impl Manager {
     }
 
     fn cancel_slot(&mut self, slot: u32) {
-        self.held.remove(PENDING, slot);
+        self.slots.remove(PENDING, slot);
         self.forget(slot);
         self.begin_drain(slot);
         self.counters.cancelled += 1;

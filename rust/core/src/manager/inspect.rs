@@ -1,5 +1,7 @@
 //! Inspection for tests: the order in full, and the invariants.
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::{Manager, WRITER};
 use crate::policy::Lists;
 use crate::slot::state::{self, Phase};
@@ -32,6 +34,27 @@ impl Manager {
         }
     }
 
+    /// A hash of the policy's lists with their order, without a copy of a key: equal as long as
+    /// none of them changes.
+    #[must_use]
+    pub fn debug_digest(&self) -> u64 {
+        let Lists { t1, t2, b1, b2 } = self.policy.lists();
+        let mut bytes = Vec::new();
+        for list in [t1, t2] {
+            bytes.extend((list.len() as u64).to_le_bytes());
+            for slot in list {
+                // A slot holds the same key for as long as its generation stays.
+                bytes.extend(slot.to_le_bytes());
+                bytes.extend(self.slot_state(slot).generation().to_le_bytes());
+            }
+        }
+        for ghosts in [b1, b2] {
+            bytes.extend((ghosts.len() as u64).to_le_bytes());
+            bytes.extend(ghosts.into_iter().flat_map(u128::to_le_bytes));
+        }
+        xxh3_64(&bytes)
+    }
+
     /// The name under which a key is remembered as a ghost.
     #[must_use]
     pub fn debug_fingerprint(&self, key: &[u8]) -> u128 {
@@ -44,7 +67,8 @@ impl Manager {
         self.shared.storage.find_one(key).slot()
     }
 
-    /// The key that a slot's record holds, whatever its phase. For a reader that checks that its pin holds.
+    /// The key that a slot's record holds, whatever its phase. For a reader that checks that its
+    /// pin holds.
     #[must_use]
     pub fn debug_key(&self, slot: u32) -> Vec<u8> {
         self.key_of(slot)
@@ -65,7 +89,7 @@ impl Manager {
         self.policy.check_invariants()?;
         let capacity = self.records().capacity();
         let mut free = vec![false; capacity as usize];
-        for slot in self.free.iter() {
+        for slot in self.slots.iter_free() {
             if std::mem::replace(&mut free[slot as usize], true) {
                 return Err(format!("slot {slot} is on the free list twice"));
             }
@@ -77,7 +101,7 @@ impl Manager {
         }
         let mut held = vec![[false; 2]; capacity as usize];
         for list in [PENDING, PINNED] {
-            self.held
+            self.slots
                 .iter(list)
                 .for_each(|slot| held[slot as usize][list] = true);
         }
@@ -122,7 +146,7 @@ impl Manager {
         )?;
         let evictable = state.phase() == Phase::Ready && !state.is_parked() && pins == 0;
         expect(
-            resident && self.policy.is_evictable(slot) == evictable || !resident,
+            !resident || self.policy.is_evictable(slot) == evictable,
             "I3: evictable bit is wrong",
         )?;
         let held_by_owner = if pins == WRITER { 1 } else { pins };
@@ -152,7 +176,7 @@ impl Manager {
         let draining = (0..self.records().capacity())
             .filter(|&slot| self.slot_state(slot).phase() == Phase::Draining)
             .count();
-        let free = self.free.len() as usize;
+        let free = self.slots.free() as usize;
         let all = t1.len() + t2.len() + draining + free;
         if all != self.capacity() || draining as u64 != self.counters.draining {
             return Err(format!(

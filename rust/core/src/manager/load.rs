@@ -11,13 +11,13 @@ use crate::slot::state::{self, PinAnswer, State};
 use crate::ticket::{Completion, LoadTicket, Ticket};
 
 impl Manager {
-    /// Pins chunks, so that a transfer may read their slots: `ticket.slots()[i]` belongs to key `i`. A key twice is pinned
-    /// twice. The access, if one is given, records a reuse.
+    /// Pins chunks, so that a transfer may read their slots: `ticket.slots()[i]` belongs to key
+    /// `i`. A key twice is pinned twice. The access, if one is given, records a reuse.
     ///
     /// # Errors
     ///
-    /// [`LoadError`] if a key is missing, pending, at its most pins, or cannot be held. All or nothing: no pin is taken and
-    /// nothing is recorded then.
+    /// [`LoadError`] if a key is missing, pending, at its most pins, or cannot be held. All or
+    /// nothing: no pin is taken and nothing is recorded then.
     pub fn prepare_load(
         &mut self,
         keys: Keys<'_>,
@@ -53,7 +53,8 @@ impl Manager {
         for (index, found) in found.iter().enumerate() {
             if let Found::Slot(slot, seen) = *found {
                 if !self.pin(slot, seen) {
-                    // Backwards, so that a slot that is named twice loses its pins in the order in which it got them.
+                    // Backwards, so that a slot that is named twice loses its pins in the order in
+                    // which it got them.
                     let mut gone = KeyList::default();
                     for (slot, generation) in ticket.iter().rev() {
                         self.release_owner_pin(slot, generation, &mut gone);
@@ -77,7 +78,7 @@ impl Manager {
         self.owner_pins[slot as usize] += 1;
         if self.owner_pins[slot as usize] == 1 {
             self.policy.set_evictable(slot, false);
-            self.held.push(PINNED, slot, self.clock);
+            self.slots.push(PINNED, slot, self.clock);
         }
         true
     }
@@ -96,7 +97,8 @@ impl Manager {
         }
     }
 
-    /// Ends a load: its pins are released, each once. Slots that have changed hands since, by a reset, are counted as late.
+    /// Ends a load: its pins are released, each once. Slots that have changed hands since, by a
+    /// reset, are counted as late.
     pub fn complete_load(&mut self, ticket: LoadTicket) -> Completion {
         let mut done = Completion::default();
         let mut gone = KeyList::default();
@@ -114,13 +116,13 @@ impl Manager {
         done
     }
 
-    /// Ends loads by key, for callers that keep no tickets and guarantee that no completion crosses a reset. Pins of
-    /// readers are never released.
+    /// Ends loads by key, for callers that keep no tickets and guarantee that no completion crosses
+    /// a reset. Pins of readers are never released.
     ///
     /// # Errors
     ///
-    /// [`LoadError`] if a key is not resident, or not pinned by the owner as often as the call names it. Nothing changes
-    /// then.
+    /// [`LoadError`] if a key is not resident, or not pinned by the owner as often as the call
+    /// names it. Nothing changes then.
     pub fn complete_load_keys(&mut self, keys: Keys<'_>) -> Result<(), LoadError> {
         keys.check(self.shared.key_bytes)?;
         let mut found = std::mem::take(&mut self.scratch.found);
@@ -140,7 +142,8 @@ impl Manager {
         checked
     }
 
-    /// Whether every slot is pinned as often as it is named: takes the pins off the count, and puts them back.
+    /// Whether every slot is pinned as often as it is named: takes the pins off the count, and puts
+    /// them back.
     fn check_pins(&mut self, found: &[Found]) -> Result<(), LoadError> {
         let mut taken = 0;
         let mut checked = Ok(());

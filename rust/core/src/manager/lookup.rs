@@ -40,8 +40,9 @@ impl Manager {
         Ok(())
     }
 
-    /// "These chunks were used", for callers that have no requests: one access, applied tail first so that a head is always
-    /// more recent than its tail. A pending chunk stays in T1. A key that ARC remembers as a ghost moves its target.
+    /// "These chunks were used", for callers that have no requests: one access, applied tail first
+    /// so that a head is always more recent than its tail. A pending chunk stays in T1. A key that
+    /// ARC remembers as a ghost moves its target.
     ///
     /// # Errors
     ///

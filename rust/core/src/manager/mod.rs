@@ -1,22 +1,24 @@
 //! The owner: the only one that stores, evicts and forgets.
 //!
-//! One file per verb. `&mut self` is the lock: exclusive by type. Readers work beside it on the shared arrays
-//! ([`crate::Reader`]); what only the owner sees is plain memory.
+//! One file per verb. `&mut self` is the lock: exclusive by type. Readers work beside it on the
+//! shared arrays ([`crate::Reader`]); what only the owner sees is plain memory.
 //!
 //! Invariants, checked by `check_invariants` under the feature `testing`:
 //!
 //! * I1. Every slot is on the free list, or has a phase other than `Free`.
-//! * I2. A slot is in the policy's order exactly while it is `Pending` or `Ready`, and then the index leads from its key to
-//!   it, and to no other slot.
+//! * I2. A slot is in the policy's order exactly while it is `Pending` or `Ready`, and then the
+//!   index leads from its key to it, and to no other slot.
 //! * I3. A slot is evictable exactly while it is `Ready`, not parked, and not pinned by the owner.
-//! * I4. `owner_pins` counts the owner's pins of a slot, [`WRITER`] stands for the transfer of a cancelled store. The pins
-//!   in the state word are never fewer.
-//! * I5. A pending slot is in the list of pending ones, a slot that the owner has pinned in that of pinned ones.
+//! * I4. `owner_pins` counts the owner's pins of a slot, [`WRITER`] stands for the transfer of a
+//!   cancelled store. The pins in the state word are never fewer.
+//! * I5. A pending slot is in the list of pending ones, a slot that the owner has pinned in that of
+//!   pinned ones.
 //!
-//! Cost: every verb is O(keys in the call), amortised, whatever is resident or pinned. Exceptions: `reset_cache` and
-//! [`Manager::rebuild`] go over the whole tier. A pin that a *reader* took is found by the eviction that meets it: the
-//! chunk is passed over once, parked, and comes back by a notice when its last pin goes. The order stays exact, so that one
-//! store can meet as many such chunks as readers have pinned since; each is met once per pin.
+//! Cost: every verb is O(keys in the call), amortised, whatever is resident or pinned. Exceptions:
+//! `reset_cache` and [`Manager::rebuild`] go over the whole tier. A pin that a *reader* took is
+//! found by the eviction that meets it: the chunk is passed over once, parked, and comes back by a
+//! notice when its last pin goes. The order stays exact, so that one store can meet as many such
+//! chunks as readers have pinned since; each is met once per pin.
 
 mod complete;
 #[cfg(any(test, feature = "testing"))]
@@ -39,14 +41,15 @@ use crate::dedupe::Dedupe;
 use crate::error::{AccessError, ConfigError};
 use crate::event::{EventKind, EventQueue, Events};
 use crate::hash::Fingerprint;
-use crate::index::Found;
+use crate::index::{Found, Writes};
 use crate::key::KeyList;
+use crate::policy::flat::filled;
 use crate::policy::{self, Policy, PolicyKind};
 use crate::reader::Reader;
 use crate::shared::{Shared, Storage, no_memory};
-use crate::slot::{FreeList, HeldLists, PENDING, PINNED};
+use crate::slot::{PENDING, PINNED, SlotLists};
 use crate::stats::Stats;
-use crate::storage::{Records, filled};
+use crate::storage::Records;
 use crate::sync::Arc;
 
 #[cfg(any(test, feature = "testing"))]
@@ -61,8 +64,7 @@ const WRITER: u16 = u16::MAX;
 pub struct Manager {
     shared: Arc<Shared>,
     policy: Box<dyn Policy>,
-    free: FreeList,
-    held: HeldLists,
+    slots: SlotLists,
     owner_pins: Box<[u16]>,
     /// One bit a slot: it leaves as soon as nobody holds it.
     dropped: Box<[u64]>,
@@ -84,8 +86,17 @@ struct Scratch {
     victims: Vec<u32>,
     protected: Vec<u32>,
     offered: Vec<Fingerprint>,
+    writes: Writes,
+    leaving: Leaving,
     dedupe: Dedupe,
     key: Vec<u8>,
+}
+
+/// The names of a few victims.
+#[derive(Debug, Default)]
+struct Leaving {
+    hashes: Vec<u64>,
+    fingerprints: Vec<Fingerprint>,
 }
 
 /// A key of a call that is to be stored.
@@ -116,8 +127,7 @@ impl Manager {
             Ok(Self {
                 shared,
                 policy: policy::build(config.policy, capacity)?,
-                free: FreeList::new(capacity)?,
-                held: HeldLists::new(capacity)?,
+                slots: SlotLists::new(capacity)?,
                 owner_pins: filled(capacity as usize, 0)?,
                 dropped: filled((capacity as usize).div_ceil(64), 0)?,
                 tracker: (config.store_threshold > 1)
@@ -177,26 +187,28 @@ impl Manager {
         self.shared.stats()
     }
 
-    /// The bytes that the engine occupies: records, index, order, ghosts and lists. Nothing of it grows while it runs but
-    /// the admission tracker, up to its bound, and the scratch space, up to the largest call.
+    /// The bytes that the engine occupies: records, index, order, ghosts and lists. Nothing of it
+    /// grows while it runs but the admission tracker, up to its bound, and the scratch space, up to
+    /// the largest call.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.shared.memory_bytes()
             + self.policy.memory_bytes()
-            + self.free.memory_bytes()
-            + self.held.memory_bytes()
+            + self.slots.memory_bytes()
             + size_of_val(&*self.owner_pins)
             + size_of_val(&*self.dropped)
             + self.tracker.as_ref().map_or(0, Tracker::memory_bytes)
     }
 
-    /// Tells the engine the time. It never reads a clock itself; a time before the last one is taken as the last one.
+    /// Tells the engine the time. It never reads a clock itself; a time before the last one is
+    /// taken as the last one.
     pub fn advance_to(&mut self, now_us: u64) {
         self.clock = self.clock.max(now_us);
         self.publish();
     }
 
-    /// The events since the last call, in causal order; none unless the configuration asked for them.
+    /// The events since the last call, in causal order; none unless the configuration asked for
+    /// them.
     pub fn take_events(&mut self) -> Events {
         self.events
             .as_mut()
@@ -246,12 +258,16 @@ impl Manager {
 
     /// Makes the numbers visible to other threads: at the end of every verb that changes one.
     fn publish(&mut self) {
-        let age = |list| self.held.oldest(list, self.clock).map_or(0, |(_, age)| age);
+        let age = |list| {
+            self.slots
+                .oldest(list, self.clock)
+                .map_or(0, |(_, age)| age)
+        };
         self.counters.longest_pin_us = age(PINNED);
         self.counters.longest_pending_us = age(PENDING);
-        self.counters.free = u64::from(self.free.len());
-        self.counters.pending = u64::from(self.held.len(PENDING));
-        self.counters.pinned = u64::from(self.held.len(PINNED));
+        self.counters.free = u64::from(self.slots.free());
+        self.counters.pending = u64::from(self.slots.len(PENDING));
+        self.counters.pinned = u64::from(self.slots.len(PINNED));
         self.counters.evictable = u64::from(self.policy.evictable());
         self.counters.ghosts = u64::from(self.policy.ghosts());
         self.counters.target_t1_size = self.policy.target_t1_size();

@@ -3,6 +3,7 @@
 use super::Manager;
 use crate::config::Config;
 use crate::error::ConfigError;
+use crate::index::Writes;
 use crate::shared::Storage;
 use crate::slot::state::{self, Phase};
 use crate::sync::Arc;
@@ -16,16 +17,17 @@ impl Manager {
             .map(|shared| shared.storage)
     }
 
-    /// An engine over a storage whose engine is gone: ready chunks are found again, in the order of their last touches
-    /// and in their lists; what was pending, pinned or draining has no owner any more and is free. What is learned beyond
-    /// that (ghosts, ARC's target, admission counts) starts anew. Chunks that the index has no room for are left out.
+    /// An engine over a storage whose engine is gone: ready chunks are found again, in the order of
+    /// their last touches and in their lists; what was pending, pinned or draining has no owner any
+    /// more and is free. What is learned beyond that (ghosts, ARC's target, admission counts)
+    /// starts anew. Chunks that the index has no room for are left out.
     ///
     /// O(capacity × log capacity).
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if the configuration is impossible, is not the one that the storage was made for, or there is no
-    /// memory.
+    /// [`ConfigError`] if the configuration is impossible, is not the one that the storage was made
+    /// for, or there is no memory.
     pub fn rebuild(config: &Config, storage: Storage) -> Result<Self, ConfigError> {
         let (capacity, key_bytes) = (storage.records.capacity(), storage.records.key_bytes());
         if config.validate()? != capacity || config.key_bytes != key_bytes {
@@ -38,7 +40,7 @@ impl Manager {
         manager.shared.storage.index.clear();
         let mut kept = Vec::new();
         let mut freed = Vec::new();
-        while let Some(slot) = manager.free.pop() {
+        while let Some(slot) = manager.slots.pop_free() {
             let state = state::load(manager.records().state(slot));
             let (touch, list) = manager.records().read_stamp(slot);
             match state.phase() {
@@ -59,25 +61,29 @@ impl Manager {
         }
         // The lowest slot is the next one, as in an engine that is new.
         freed.sort_unstable_by(|a, b| b.cmp(a));
-        freed.into_iter().for_each(|slot| manager.free.push(slot));
+        freed
+            .into_iter()
+            .for_each(|slot| manager.slots.push_free(slot));
         manager.publish();
         Ok(manager)
     }
 
-    /// Enters a ready slot into index and order; false if its key is there already or the index has no room.
+    /// Enters a ready slot into index and order; false if its key is there already or the index has
+    /// no room.
     fn take_over(&mut self, slot: u32, list: u8) -> bool {
         let mut key = Vec::new();
         self.records().read_key(slot, &mut key);
         let storage = &self.shared.storage;
         let hash = storage.hasher.index_hash(&key);
-        // Pins of before belong to nobody: the generation ends them, and the slot is ready again in the next one.
+        // Pins of before belong to nobody: the generation ends them, and the slot is ready again in
+        // the next one.
         state::free(storage.records.state(slot));
         if key.is_empty() || storage.find_one(&key).slot().is_some() {
             return false;
         }
         if storage
             .index
-            .insert(&storage.records, storage.hasher, hash, slot)
+            .insert(storage, hash, slot, &mut Writes::default())
             .is_err()
         {
             return false;

@@ -7,9 +7,10 @@ use crate::index::Found;
 use crate::key::{KeyList, Keys};
 
 impl Manager {
-    /// "These keys will not come back": each leaves now if nobody holds it, else as soon as nobody does, and is not
-    /// remembered as a ghost. Returns how many left now. A chunk that is being stored leaves when its store ends, without
-    /// having been there. Offering a key again takes the mark back.
+    /// "These keys will not come back": each leaves now if nobody holds it, else as soon as nobody
+    /// does, and is not remembered as a ghost. Returns how many left now. A chunk that is being
+    /// stored leaves when its store ends, without having been there. Offering a key again takes the
+    /// mark back.
     ///
     /// # Errors
     ///

@@ -5,13 +5,13 @@ use crate::access::RequestAccess;
 use crate::error::AccessError;
 use crate::index::Found;
 use crate::key::Keys;
-use crate::policy::Access;
 
 impl Manager {
     /// Begins the record of one request at `now_us` of the caller's clock.
     ///
-    /// `gpu_hit` is how many leading keys the accelerator's own prefix cache serves; policies that learn from reuse need it,
-    /// LRU and ARC do not. Positions are told with [`RequestAccess::set_positions`], for all keys now or as they come.
+    /// `gpu_hit` is how many leading keys the accelerator's own prefix cache serves; policies that
+    /// learn from reuse need it, LRU and ARC do not. Positions are told with
+    /// [`RequestAccess::set_positions`], for all keys now or as they come.
     #[must_use]
     pub fn begin_request(&mut self, now_us: u64, gpu_hit: usize) -> RequestAccess {
         self.advance_to(now_us);
@@ -26,10 +26,12 @@ impl Manager {
         )
     }
 
-    /// Applies what a request did, once, tail to head across all groups: a chunk that it reused is one hit (ARC: T1 → T2), a
-    /// chunk that it stored itself regains its place in the order. An aborted request finishes like any other.
+    /// Applies what a request did, once, tail to head across all groups: a chunk that it reused is
+    /// one hit (ARC: T1 → T2), a chunk that it stored itself regains its place in the order. An
+    /// aborted request finishes like any other.
     ///
-    /// `output_tokens` is how much the request generated; policies that learn from it need it, LRU and ARC do not.
+    /// `output_tokens` is how much the request generated; policies that learn from it need it, LRU
+    /// and ARC do not.
     ///
     /// # Errors
     ///
@@ -42,12 +44,12 @@ impl Manager {
         self.enter(&mut access)?;
         let _ = output_tokens;
         self.settle_readers();
-        let (keys, uses): (Vec<&[u8]>, Vec<Access>) = access.in_prefix_order().unzip();
+        access.sort();
         let mut found = std::mem::take(&mut self.scratch.found);
-        self.find_all(Keys::Slices(&keys), &mut found);
-        for (found, used) in found.iter().zip(uses).rev() {
+        self.find_all(Keys::seen_by(&access), &mut found);
+        for (i, found) in found.iter().enumerate().rev() {
             if let Found::Slot(slot, _) = *found {
-                self.policy.on_finish(slot, used);
+                self.policy.on_finish(slot, access.use_of(i));
                 self.stamp(slot);
             }
         }

@@ -9,22 +9,22 @@ use crate::slot::state::{self, Claim, Phase};
 pub enum ResetMode {
     /// They come back one by one, as the tickets of their transfers and the pins of readers end.
     Drain,
-    /// They come back at once: the caller guarantees that no earlier transfer touches a slot from now on. Completions and
-    /// unpins that still come are late.
+    /// They come back at once: the caller guarantees that no earlier transfer touches a slot from
+    /// now on. Completions and unpins that still come are late.
     Fenced,
 }
 
 impl Manager {
-    /// Forgets everything: no key of before is visible from now on, ghosts and ARC's target included. One `Cleared` event
-    /// tells it. The admission tracker stays. Returns how many slots are draining: once `stats().draining` is zero, no
-    /// transfer of before is under way.
+    /// Forgets everything: no key of before is visible from now on, ghosts and ARC's target
+    /// included. One `Cleared` event tells it. The admission tracker stays. Returns how many slots
+    /// are draining: once `stats().draining` is zero, no transfer of before is under way.
     ///
     /// O(capacity).
     pub fn reset_cache(&mut self, mode: ResetMode) -> usize {
         self.settle_readers();
         self.shared.storage.index.clear();
         self.policy.clear();
-        self.held.clear();
+        self.slots.clear_held();
         self.dropped.fill(0);
         // Downwards, so that the lowest slot is the next one, as in an engine that is new.
         for slot in (0..self.records().capacity()).rev() {
@@ -64,7 +64,8 @@ impl Manager {
             if state::drain_pinned(word) {
                 return true;
             }
-            // Each turn means that a reader pinned between the two. A claimed slot can be pinned by nobody.
+            // Each turn means that a reader pinned between the two. A claimed slot can be pinned by
+            // nobody.
             if is(Mutant::DrainNotClaimed) || state::claim(word) != Claim::Pinned {
                 return false;
             }

@@ -1,4 +1,5 @@
-//! What readers left for the owner: notices and touches; and what follows when a slot has lost its last pin.
+//! What readers left for the owner: notices and touches; and what follows when a slot has lost its
+//! last pin.
 
 use super::{Manager, WRITER};
 use crate::event::EventKind;
@@ -8,8 +9,8 @@ use crate::slot::state::{self, Claim, Phase};
 use crate::sync::Arc;
 
 impl Manager {
-    /// Takes the notices and touches that readers have left: first thing in every verb that changes an order. Each costs
-    /// what one pin or one touched key costs.
+    /// Takes the notices and touches that readers have left: first thing in every verb that changes
+    /// an order. Each costs what one pin or one touched key costs.
     pub(super) fn settle_readers(&mut self) {
         if self.shared.notices.is_empty() && self.shared.touches.is_empty() {
             return;
@@ -41,20 +42,22 @@ impl Manager {
         }
     }
 
-    /// The last pin of a parked slot has gone, at some time since it was parked. What the slot is now decides.
+    /// The last pin of a parked slot has gone, at some time since it was parked. What the slot is
+    /// now decides.
     fn settle_notice(&mut self, slot: u32, gone: &mut KeyList) {
         let state = state::load(self.records().state(slot));
         let held = self.owner_pins[slot as usize] > 0;
         match state.phase() {
             Phase::Ready if state.is_parked() && !held => self.settle_ready(slot, gone),
             Phase::Draining if state.pins() == 0 => self.finish_drain(slot),
-            // Held again by the owner, whose unpin settles it; or the notice is from an earlier life.
+            // Held again by the owner, whose unpin settles it; or the notice is from an earlier
+            // life.
             _ => {}
         }
     }
 
-    /// A `Ready` slot that the owner does not hold: evictable again, or gone if it was dropped. Readers may hold it; the
-    /// eviction that meets it finds out.
+    /// A `Ready` slot that the owner does not hold: evictable again, or gone if it was dropped.
+    /// Readers may hold it; the eviction that meets it finds out.
     pub(super) fn settle_ready(&mut self, slot: u32, gone: &mut KeyList) {
         if self.is_dropped(slot) {
             if self.try_remove(slot, gone) {
@@ -66,8 +69,8 @@ impl Manager {
         self.policy.set_evictable(slot, true);
     }
 
-    /// Removes a `Ready` slot if nobody holds it; else parks it, so that the last unpin brings it back here. The key goes
-    /// to `gone`.
+    /// Removes a `Ready` slot if nobody holds it; else parks it, so that the last unpin brings it
+    /// back here. The key goes to `gone`.
     pub(super) fn try_remove(&mut self, slot: u32, gone: &mut KeyList) -> bool {
         match state::claim_or_park(self.records().state(slot)) {
             Claim::Claimed => {
@@ -105,13 +108,14 @@ impl Manager {
         if state.phase() == Phase::Draining {
             self.settle_draining(slot);
         } else {
-            self.held.remove(PINNED, slot);
+            self.slots.remove(PINNED, slot);
             self.settle_ready(slot, gone);
         }
         true
     }
 
-    /// A draining slot that the owner has let go: free if no reader holds it; else the last of them leaves a notice.
+    /// A draining slot that the owner has let go: free if no reader holds it; else the last of them
+    /// leaves a notice.
     pub(super) fn settle_draining(&mut self, slot: u32) {
         if !state::park_draining(self.records().state(slot)) {
             self.finish_drain(slot);
@@ -145,7 +149,7 @@ impl Manager {
     /// Frees a slot that nothing refers to any more.
     pub(super) fn release_slot(&mut self, slot: u32) {
         state::free(self.records().state(slot));
-        self.free.push(slot);
+        self.slots.push_free(slot);
     }
 
     /// Appends the key of a slot to a list.

@@ -1,25 +1,33 @@
 //! `prepare_store`: which chunks are stored, where, and what leaves for them.
 //!
-//! The steps are ordered so that a store that does not fit has changed no slot, resident key, order or event:
+//! The steps are ordered so that a store that does not fit has changed no slot, resident key, order
+//! or event:
 //!
-//! 1. look all keys up; count the offer (admission); sort the keys into stored ones and missing ones;
-//! 2. tell the policy and the access what was offered: this stays even if the store does not fit, as in vLLM;
+//! 1. look all keys up; count the offer (admission); sort the keys into stored ones and missing
+//!    ones;
+//! 2. tell the policy and the access what was offered: this stays even if the store does not fit,
+//!    as in vLLM;
 //! 3. claim the victims, all of them, sparing the keys of the call;
 //! 4. enter the missing keys into the index, at the slots that they will get;
 //! 5. only now: let the victims go, write the records, insert into the order.
 //!
-//! A failure in 3 or 4 gives the claimed chunks back. A reader that follows an entry of step 4 before step 5 finds another
-//! key in the record.
+//! A failure in 3 or 4 gives the claimed chunks back. A reader that follows an entry of step 4
+//! before step 5 finds another key in the record.
 
-use super::{Manager, Missing, Scratch};
+use super::{Leaving, Manager, Missing, Scratch};
 use crate::access::RequestAccess;
 use crate::error::StoreError;
 use crate::event::EventKind;
-use crate::index::Found;
+use crate::hash::Fingerprint;
+use crate::index::{Found, Writes};
 use crate::key::{KeyList, Keys};
 use crate::slot::PENDING;
 use crate::slot::state::{self, Claim};
 use crate::ticket::{StoreTicket, Ticket};
+
+/// Chunks that are worked on together: their cache misses overlap, and what they touch is still in
+/// the nearest caches, its translations included, when each of them is worked on.
+const GROUP: usize = 64;
 
 /// What [`Manager::prepare_store`] decided.
 #[derive(Debug)]
@@ -48,16 +56,16 @@ impl StoreOutcome {
 pub enum StoreRejected {
     /// More slots are needed than are free or held by nobody, the call's own chunks left aside.
     Full,
-    /// The index has no room for one of the keys within two kicks. Below one in ten million at the load that the index is
-    /// made for, unless the keys were chosen to collide.
+    /// The index has no room for one of the keys within two kicks. Below one in ten million at the
+    /// load that the index is made for, unless the keys were chosen to collide.
     IndexFull,
 }
 
 /// What is to be transferred, and what left for it.
 #[derive(Debug)]
 pub struct StoreOutput {
-    /// Which keys of the call are to be stored, by their place in it, ascending. Not the resident ones, nor those below the
-    /// store threshold, nor a key a second time.
+    /// Which keys of the call are to be stored, by their place in it, ascending. Not the resident
+    /// ones, nor those below the store threshold, nor a key a second time.
     pub indices: Vec<usize>,
     /// The slots, one for each of `indices`.
     pub ticket: StoreTicket,
@@ -66,13 +74,15 @@ pub struct StoreOutput {
 }
 
 impl Manager {
-    /// Offers the chunks of a request. Missing ones get a slot each, pending until [`Manager::complete_store`]; chunks that
-    /// nobody holds leave for them, never one of this call. With an access, the policy learns what was offered and missing,
-    /// once per request and key; without one it learns from [`Manager::touch`] alone.
+    /// Offers the chunks of a request. Missing ones get a slot each, pending until
+    /// [`Manager::complete_store`]; chunks that nobody holds leave for them, never one of this
+    /// call. With an access, the policy learns what was offered and missing, once per request and
+    /// key; without one it learns from [`Manager::touch`] alone.
     ///
     /// # Errors
     ///
-    /// [`StoreError`] if a key cannot be held or the access is another engine's; nothing was offered then.
+    /// [`StoreError`] if a key cannot be held or the access is another engine's; nothing was
+    /// offered then.
     pub fn prepare_store(
         &mut self,
         keys: Keys<'_>,
@@ -97,7 +107,8 @@ impl Manager {
         Ok(outcome)
     }
 
-    /// Counts the offer and collects the keys to store: missing, named for the first time, admitted.
+    /// Counts the offer and collects the keys to store: missing, named for the first time,
+    /// admitted.
     fn partition(&mut self, keys: Keys<'_>, scratch: &mut Scratch) {
         let hasher = self.shared.storage.hasher;
         let ghosts = self.policy.uses_ghosts();
@@ -135,6 +146,13 @@ impl Manager {
             } else {
                 self.counters.declined_threshold += 1;
             }
+        }
+        if ghosts {
+            scratch.offered.clear();
+            scratch
+                .offered
+                .extend(scratch.missing.iter().map(|m| m.fingerprint));
+            self.policy.warm(&scratch.offered);
         }
     }
 
@@ -189,7 +207,7 @@ impl Manager {
         let n = scratch.missing.len();
         scratch.victims.clear();
         self.cancel_drops(&scratch.found);
-        let needed = n.saturating_sub(self.free.len() as usize);
+        let needed = n.saturating_sub(self.slots.free() as usize);
         if needed > 0 && !self.claim_victims(needed, scratch) {
             self.counters.declined_full += 1;
             return StoreOutcome::Rejected(StoreRejected::Full);
@@ -199,8 +217,8 @@ impl Manager {
             self.counters.declined_index += 1;
             return StoreOutcome::Rejected(StoreRejected::IndexFull);
         }
-        let evicted = self.evict(&scratch.victims);
-        let ticket = self.write(keys, &scratch.missing, access);
+        let evicted = self.evict(scratch);
+        let ticket = self.write(keys, scratch, access);
         let indices = scratch.missing.iter().map(|m| m.index).collect();
         StoreOutcome::Stored(StoreOutput {
             indices,
@@ -218,7 +236,8 @@ impl Manager {
         }
     }
 
-    /// Claims `n` victims, sparing the call's own chunks; gives all back and answers false if there are not so many.
+    /// Claims `n` victims, sparing the call's own chunks; gives all back and answers false if there
+    /// are not so many.
     fn claim_victims(&mut self, n: usize, scratch: &mut Scratch) -> bool {
         // Without a look at any chunk where it cannot succeed.
         if n > self.policy.evictable() as usize {
@@ -256,88 +275,121 @@ impl Manager {
     }
 
     /// Enters the missing keys at the slots that they will get, or none of them.
-    fn enter_index(&self, scratch: &Scratch) -> bool {
+    fn enter_index(&self, scratch: &mut Scratch) -> bool {
         let storage = &self.shared.storage;
-        let planned = || {
-            let slots = self.free.plan(&scratch.victims, scratch.missing.len());
-            scratch.missing.iter().zip(slots)
-        };
-        let entered = planned()
-            .take_while(|(missing, slot)| {
-                let hash = missing.hash;
-                storage
-                    .index
-                    .insert(&storage.records, storage.hasher, hash, *slot)
-                    .is_ok()
-            })
-            .count();
-        if entered < scratch.missing.len() {
-            for (missing, slot) in planned().take(entered) {
-                storage.index.remove(missing.hash, slot);
+        let index = &storage.index;
+        scratch.writes.clear();
+        let mut slots = self.slots.plan(&scratch.victims, scratch.missing.len());
+        for group in scratch.missing.chunks(GROUP) {
+            index.warm(group.iter().map(|missing| missing.hash));
+            for (missing, slot) in group.iter().zip(&mut slots) {
+                let entered = index.insert(storage, missing.hash, slot, &mut scratch.writes);
+                if entered.is_err() {
+                    index.take_back(&scratch.writes);
+                    return false;
+                }
             }
-            return false;
         }
         true
     }
 
     /// Lets claimed chunks go, in order.
-    fn evict(&mut self, victims: &[u32]) -> KeyList {
-        if victims.is_empty() {
+    fn evict(&mut self, scratch: &mut Scratch) -> KeyList {
+        if scratch.victims.is_empty() {
             return KeyList::default();
         }
-        let mut evicted = KeyList::with_capacity(victims.len(), self.shared.key_bytes);
-        let mut key = std::mem::take(&mut self.scratch.key);
-        let shared = crate::sync::Arc::clone(&self.shared);
-        let (storage, ghosts) = (&shared.storage, self.policy.uses_ghosts());
-        for &slot in victims {
-            key.clear();
-            storage.records.read_key(slot, &mut key);
-            storage.index.remove(storage.hasher.index_hash(&key), slot);
-            let fingerprint = if ghosts {
-                storage.hasher.fingerprint(&key)
-            } else {
-                0
-            };
-            self.policy.on_evict(slot, fingerprint);
-            self.release_slot(slot);
-            evicted.push(&key);
+        let mut evicted = KeyList::with_capacity(scratch.victims.len(), self.shared.key_bytes);
+        for victims in scratch.victims.chunks(GROUP) {
+            self.evict_group(victims, &scratch.writes, &mut scratch.leaving, &mut evicted);
         }
-        self.scratch.key = key;
-        self.counters.evicted += victims.len() as u64;
+        self.counters.evicted += scratch.victims.len() as u64;
         if self.events.is_some() {
             self.emit(EventKind::Removed, evicted.clone());
         }
         evicted
     }
 
-    /// Writes the records of the missing keys and inserts them into the order, pending, in call order.
+    /// Lets a few chunks go: first what all of them need is brought into the cache, then each goes.
+    fn evict_group(
+        &mut self,
+        victims: &[u32],
+        writes: &Writes,
+        leaving: &mut Leaving,
+        evicted: &mut KeyList,
+    ) {
+        let storage = &self.shared.storage;
+        let ghosts = self.policy.uses_ghosts();
+        leaving.hashes.clear();
+        leaving.fingerprints.clear();
+        for &slot in victims {
+            storage.records.read_key(slot, evicted.grow());
+            let key = evicted.seal();
+            leaving.hashes.push(storage.hasher.index_hash(key));
+            leaving.fingerprints.push(if ghosts {
+                storage.hasher.fingerprint(key)
+            } else {
+                0
+            });
+        }
+        storage.index.warm(leaving.hashes.iter().copied());
+        self.policy.warm(&leaving.fingerprints);
+        for (i, &slot) in victims.iter().enumerate() {
+            if !writes.displaced(slot) {
+                self.shared.storage.index.remove(leaving.hashes[i], slot);
+            }
+            self.policy.on_evict(slot, leaving.fingerprints[i]);
+            self.release_slot(slot);
+        }
+    }
+
+    /// Writes the records of the missing keys and inserts them into the order, pending, in call
+    /// order.
     fn write(
         &mut self,
         keys: Keys<'_>,
-        missing: &[Missing],
+        scratch: &mut Scratch,
         mut access: Option<&mut RequestAccess>,
     ) -> Ticket {
-        let mut ticket = Ticket::new(self.shared.incarnation, missing.len());
+        let ghosts = self.policy.uses_ghosts();
+        let mut ticket = Ticket::new(self.shared.incarnation, scratch.missing.len());
         let mut last = None;
-        for missing in missing {
-            let Some(slot) = self.free.pop() else {
-                // As many slots are free as are needed: enough were, or enough victims left.
-                break;
-            };
-            let key = keys.get(missing.index);
-            let position = access.as_deref_mut().and_then(|access| {
-                let id = access.entry_after(last, key);
-                access.mark_inserted(id);
-                last = Some(id);
-                access.position(id)
-            });
-            self.records().write_key(slot, key, position);
-            let generation = state::begin_store(self.records().state(slot));
-            self.policy.on_insert(slot, missing.fingerprint);
-            self.stamp(slot);
-            self.held.push(PENDING, slot, self.clock);
-            ticket.push(slot, generation);
+        for group in scratch.missing.chunks(GROUP) {
+            if ghosts {
+                let fingerprints = &mut scratch.leaving.fingerprints;
+                fingerprints.clear();
+                fingerprints.extend(group.iter().map(|missing| missing.fingerprint));
+                self.policy.warm(fingerprints);
+            }
+            for missing in group {
+                let key = keys.get(missing.index);
+                let position = access.as_deref_mut().and_then(|access| {
+                    let id = access.entry_after(last, key);
+                    access.mark_inserted(id);
+                    last = Some(id);
+                    access.position(id)
+                });
+                self.write_one(key, position, missing.fingerprint, &mut ticket);
+            }
         }
         ticket
+    }
+
+    fn write_one(
+        &mut self,
+        key: &[u8],
+        position: Option<u32>,
+        fingerprint: Fingerprint,
+        ticket: &mut Ticket,
+    ) {
+        // As many slots are free as are needed: enough were, or enough victims left.
+        let Some(slot) = self.slots.pop_free() else {
+            return;
+        };
+        self.records().write_key(slot, key, position);
+        let generation = state::begin_store(self.records().state(slot));
+        self.policy.on_insert(slot, fingerprint);
+        self.stamp(slot);
+        self.slots.push(PENDING, slot, self.clock);
+        ticket.push(slot, generation);
     }
 }

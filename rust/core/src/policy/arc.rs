@@ -1,21 +1,24 @@
 //! Adaptive replacement, exactly as vLLM's `arc` decides (vLLM 0.32).
 //!
-//! Source: N. Megiddo and D. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003, in vLLM's variant.
-//! T1 holds chunks seen once, T2 those seen again; B1 and B2 remember, without data, what left each; `target_t1_size`
-//! moves towards the list whose ghosts come back. Deviations from the paper, rule by rule:
+//! Source: N. Megiddo and D. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST
+//! 2003, in vLLM's variant. T1 holds chunks seen once, T2 those seen again; B1 and B2 remember,
+//! without data, what left each; `target_t1_size` moves towards the list whose ghosts come back.
+//! Deviations from the paper, rule by rule:
 //!
-//! * D1. A key that comes back from a ghost list enters T1, not T2. The ghost hit only moves the target, and the ghost
-//!   leaves its list when the key is inserted.
-//! * D2. A ghost hit is seen when the key is offered or touched, not when it is inserted, and once per request and key;
-//!   until the insertion the ghost stays, at the recent end of its list.
+//! * D1. A key that comes back from a ghost list enters T1, not T2. The ghost hit only moves the
+//!   target, and the ghost leaves its list when the key is inserted.
+//! * D2. A ghost hit is seen when the key is offered or touched, not when it is inserted, and once
+//!   per request and key; until the insertion the ghost stays, at the recent end of its list.
 //! * D3. Each ghost list is trimmed to the capacity by itself; the paper bounds |T1| + |B1| by it.
-//! * D4. The victim comes from T1 while T1 holds at least `floor(target_t1_size)` chunks, pinned and pending ones
-//!   included, and from T2 otherwise; where the preferred list has no chunk that nobody holds, from the other one. The
-//!   paper has a tie rule for a hit in B2 instead.
-//! * D5. The victims of one call are chosen one by one against the size that T1 will have, and leave together.
+//! * D4. The victim comes from T1 while T1 holds at least `floor(target_t1_size)` chunks, pinned
+//!   and pending ones included, and from T2 otherwise; where the preferred list has no chunk that
+//!   nobody holds, from the other one. The paper has a tie rule for a hit in B2 instead.
+//! * D5. The victims of one call are chosen one by one against the size that T1 will have, and
+//!   leave together.
 //! * D6. A touch of a pending chunk keeps it in T1: being stored is not being used.
 //!
-//! Every operation is O(1). Memory: 18 bytes a chunk for the order, 32 bytes a ghost, two times the capacity of ghosts.
+//! Every operation is O(1). Memory: 18 bytes a chunk for the order, 32 bytes a ghost, two times the
+//! capacity of ghosts.
 
 use std::collections::TryReserveError;
 
@@ -46,7 +49,8 @@ impl ArcPolicy {
         })
     }
 
-    /// A key in B1 asks for a larger T1, one in B2 for a smaller one, by the ratio of the lists and by one at least.
+    /// A key in B1 asks for a larger T1, one in B2 for a smaller one, by the ratio of the lists and
+    /// by one at least.
     fn adapt(&mut self, key: Fingerprint) {
         let Some(list) = self.ghosts.find(key) else {
             return;
@@ -81,6 +85,10 @@ impl Policy for ArcPolicy {
 
     fn uses_ghosts(&self) -> bool {
         true
+    }
+
+    fn warm(&self, keys: &[Fingerprint]) {
+        self.ghosts.warm(keys);
     }
 
     fn on_store_miss(&mut self, key: Fingerprint) {

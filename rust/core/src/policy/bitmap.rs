@@ -7,9 +7,10 @@
 //! 2. No bit at or above a level's length is set.
 //! 3. The top level is one word.
 //!
-//! Cost: every operation but [`BitTree::clear_all`] reads at most two words a level, and there are at
-//! most six levels (four for 16 M bits). A change goes up only when a word becomes empty or stops
-//! being so, which is rare in dense sets. Memory is 0.127 bytes a bit. Owner-only: no atomics.
+//! Cost: every operation but [`BitTree::clear_all`] reads at most two words a level, and there are
+//! at most six levels (four for 16 M bits). A change goes up only when a word becomes empty or
+//! stops being so, which is rare in dense sets. Memory is 0.127 bytes a bit. Owner-only: no
+//! atomics.
 //!
 //! Own design, of the family of van Emde Boas trees with a fixed fan-out of one machine word. It is
 //! chosen over a list of the members because membership changes in place, without knowing a
@@ -175,7 +176,7 @@ impl BitTree {
     }
 
     /// Counts the members. O(bits).
-    #[cfg(any(test, feature = "testing"))]
+    #[cfg(test)]
     pub(crate) fn count(&self) -> u32 {
         self.words[..self.starts[1] as usize]
             .iter()

@@ -1,27 +1,28 @@
 //! ARC's ghost lists B1 and B2: fingerprints of evicted keys in exact LRU order.
 //!
-//! One flat array of nodes, the first half for B1 and the second for B2, so that a node's index says
-//! its list and a list can never take the other's room. Each node is in the doubly linked list of its
-//! LRU order and in the singly linked chain of its hash bucket; links are indices.
+//! One flat array of nodes, the first half for B1 and the second for B2, so that a node's index
+//! says its list and a list can never take the other's room. Each node is in the doubly linked list
+//! of its LRU order and in the singly linked chain of its hash bucket; links are indices.
 //!
 //! Invariants:
 //!
-//! 1. Each list holds at most `capacity` ghosts, all in its own half, linked both ways from its oldest
-//!    to its newest.
-//! 2. Each ghost is in the chain of its fingerprint's bucket, once, and nothing else is in any chain.
+//! 1. Each list holds at most `capacity` ghosts, all in its own half, linked both ways from its
+//!    oldest to its newest.
+//! 2. Each ghost is in the chain of its fingerprint's bucket, once, and nothing else is in any
+//!    chain.
 //! 3. No fingerprint is present twice, in one list or in both.
-//! 4. A node of a half is either a ghost, or in that half's free list, or was not used since the last
-//!    `clear`.
+//! 4. A node of a half is either a ghost, or in that half's free list, or was not used since the
+//!    last `clear`.
 //!
 //! Cost: expected O(1) per call (there are as many buckets as nodes, so a look-up meets at most one
-//! other ghost on average), O(list) for `iter`, O(capacity) for `clear`. Memory: 32 bytes a ghost, 28
-//! of node and 4 of bucket. Nothing allocates after `new`, and with capacity 0 nothing ever does.
-//! Owner-only: no atomics.
+//! other ghost on average), O(list) for `iter`, O(capacity) for `clear`. Memory: 32 bytes a ghost,
+//! 28 of node and 4 of bucket. Nothing allocates after `new`, and with capacity 0 nothing ever
+//! does. Owner-only: no atomics.
 //!
-//! Chains rather than an open or a set-associative table because a ghost must never be lost to a full
-//! bucket: ARC's decisions depend on each. A fingerprint is taken for the key: with 128 seeded bits two
-//! of 2^30 keys collide with a probability near 2^-69, and a collision costs one misjudged adaptation,
-//! never a wrong hit. Own design.
+//! Chains rather than an open or a set-associative table because a ghost must never be lost to a
+//! full bucket: ARC's decisions depend on each. A fingerprint is taken for the key: with 128 seeded
+//! bits two of 2^30 keys collide with a probability near 2^-69, and a collision costs one misjudged
+//! adaptation, never a wrong hit. Own design.
 
 use std::collections::TryReserveError;
 
@@ -117,15 +118,14 @@ impl GhostLists {
     }
 
     /// Adds `fingerprint`, which is in neither list, at the MRU end of `list`, which forgets its
-    /// oldest ghost if it is full. Without debug assertions a fingerprint that is present moves.
+    /// oldest ghost if it is full.
     pub(crate) fn push(&mut self, list: List, fingerprint: u128) {
         debug_assert!(list < 2, "list {list} is B1 or B2");
         if self.capacity == 0 || list > 1 {
             return;
         }
-        let present = self.remove(fingerprint);
         debug_assert!(
-            !present,
+            self.find(fingerprint).is_none(),
             "fingerprint {fingerprint:032x} is in neither list"
         );
         if self.len(list) == self.capacity {
@@ -144,7 +144,8 @@ impl GhostLists {
         self.link_newest(at);
     }
 
-    /// Moves `fingerprint` to the MRU end of the list that it is in, and tells whether it is in one.
+    /// Moves `fingerprint` to the MRU end of the list that it is in, and tells whether it is in
+    /// one.
     pub(crate) fn promote(&mut self, fingerprint: u128) -> bool {
         let Some(at) = self.locate(fingerprint) else {
             return false;
@@ -161,6 +162,32 @@ impl GhostLists {
         };
         self.release(at);
         true
+    }
+
+    /// Brings what the next calls with these fingerprints read into the processor's cache: their
+    /// buckets, and those of as many oldest ghosts as pushes of them make room by. The misses of
+    /// all of them overlap here, where the calls themselves would wait for one after the other.
+    pub(crate) fn warm(&self, fingerprints: &[u128]) {
+        let mut touched = 0u32;
+        let head = |bytes| self.heads.get(bucket(bytes, self.heads.len())).copied();
+        for fingerprint in fingerprints {
+            touched ^= head(fingerprint.to_le_bytes()).unwrap_or(NIL);
+        }
+        for lru in self.lists.iter().filter(|lru| lru.len == self.capacity) {
+            let oldest = |at: u32| self.nodes.get(at as usize);
+            let victims = std::iter::successors(oldest(lru.oldest), |node| oldest(node.newer));
+            for node in victims.take(fingerprints.len()) {
+                touched ^= head(node.fingerprint).unwrap_or(NIL);
+            }
+        }
+        for fingerprint in fingerprints {
+            let first = head(fingerprint.to_le_bytes()).unwrap_or(NIL);
+            touched ^= self
+                .nodes
+                .get(first as usize)
+                .map_or(NIL, |node| node.chain);
+        }
+        std::hint::black_box(touched);
     }
 
     /// Forgets all. O(capacity).
@@ -349,8 +376,8 @@ impl GhostLists {
     }
 }
 
-/// The bucket of `fingerprint` among `buckets`: its low half, which is uniform, scaled down. With no
-/// buckets it is 0, which does not exist.
+/// The bucket of `fingerprint` among `buckets`: its low half, which is uniform, scaled down. With
+/// no buckets it is 0, which does not exist.
 fn bucket(fingerprint: [u8; 16], buckets: usize) -> usize {
     let scaled = (u128::from(low(fingerprint)) * buckets as u128) >> u64::BITS;
     usize::try_from(scaled).unwrap_or(0)

@@ -1,7 +1,8 @@
 //! Least recently used, exactly as vLLM's `lru` decides (vLLM 0.32).
 //!
-//! A chunk is placed at the recent end when it is inserted, when it is touched, and when a request that saw it finishes;
-//! pins do not move it. The victim is the least recently used chunk that nobody holds. Every operation is O(1).
+//! A chunk is placed at the recent end when it is inserted, when it is touched, and when a request
+//! that saw it finishes; pins do not move it. The victim is the least recently used chunk that
+//! nobody holds. Every operation is O(1).
 
 use std::collections::TryReserveError;
 

@@ -1,11 +1,12 @@
 //! Which chunks leave when the tier is full.
 //!
-//! One policy per file behind one trait, chosen when the engine is built. A policy is owner-only: it sees slots, never
-//! keys; a key that has left is known by its fingerprint alone. Nothing here is O(resident) per call.
+//! One policy per file behind one trait, chosen when the engine is built. A policy is owner-only:
+//! it sees slots, never keys; a key that has left is known by its fingerprint alone. Nothing here
+//! is O(resident) per call.
 
 mod arc;
 mod bitmap;
-mod flat;
+pub(crate) mod flat;
 mod ghost;
 mod lru;
 mod order;
@@ -69,21 +70,26 @@ impl FromStr for PolicyKind {
     }
 }
 
-/// A victim that the policy proposes; the answer is whether the owner could claim it. A victim that could not be claimed
-/// is held by a reader: it leaves the evictable set until [`Policy::set_evictable`] brings it back.
+/// A victim that the policy proposes; the answer is whether the owner could claim it. A victim that
+/// could not be claimed is held by a reader: it leaves the evictable set until
+/// [`Policy::set_evictable`] brings it back.
 pub(crate) type ClaimVictim<'a> = &'a mut dyn FnMut(u32) -> bool;
 
 /// What the manager tells a policy, and asks it.
 ///
-/// The caller guarantees that a slot is inserted before it is named otherwise, and not after it was removed. A policy
-/// MUST NOT propose a slot that is not evictable, nor one twice in a call.
+/// The caller guarantees that a slot is inserted before it is named otherwise, and not after it was
+/// removed. A policy MUST NOT propose a slot that is not evictable, nor one twice in a call.
 pub(crate) trait Policy: Debug + Send {
     fn kind(&self) -> PolicyKind;
 
     /// Whether the fingerprints are used; where not, the caller passes zero and saves the hash.
     fn uses_ghosts(&self) -> bool;
 
-    /// A key that is offered and not resident, once per request and key, before anything is inserted. Tail first.
+    /// Calls with these keys follow: a hint to bring what they read into the processor's cache.
+    fn warm(&self, _keys: &[Fingerprint]) {}
+
+    /// A key that is offered and not resident, once per request and key, before anything is
+    /// inserted. Tail first.
     fn on_store_miss(&mut self, key: Fingerprint);
 
     /// A chunk begins to be stored: at the most recent end, not evictable.
@@ -95,8 +101,8 @@ pub(crate) trait Policy: Debug + Send {
     /// A touch of a key that is not resident.
     fn on_touch_missing(&mut self, key: Fingerprint);
 
-    /// A request that saw this chunk has finished. Tail first. `reused`: it found the chunk there; `inserted`: it stored it
-    /// itself and did not find it there before.
+    /// A request that saw this chunk has finished. Tail first. `reused`: it found the chunk there;
+    /// `inserted`: it stored it itself and did not find it there before.
     fn on_finish(&mut self, slot: u32, access: Access);
 
     /// The chunk may, or may not, be proposed as a victim.
@@ -107,8 +113,9 @@ pub(crate) trait Policy: Debug + Send {
     /// How many chunks may be proposed.
     fn evictable(&self) -> u32;
 
-    /// Proposes chunks until `n` are claimed and appended to `victims`, in the order of their leaving; false if there are
-    /// not so many. Those in `victims` are not evictable any more and are either removed or made evictable again.
+    /// Proposes chunks until `n` are claimed and appended to `victims`, in the order of their
+    /// leaving; false if there are not so many. Those in `victims` are not evictable any more and
+    /// are either removed or made evictable again.
     fn select(&mut self, n: usize, claim: ClaimVictim<'_>, victims: &mut Vec<u32>) -> bool;
 
     /// A victim leaves, and is remembered if the policy has ghosts.

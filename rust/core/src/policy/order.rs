@@ -2,50 +2,51 @@
 //!
 //! Each touch takes the next *position* of a ring; `pos[slot]` is the position of the slot's last
 //! touch, so increasing position is increasing recency. A pinned slot keeps its position and only
-//! leaves the list's bitmap of *evictable* positions: the victim is the first set bit at or after the
-//! tail, however many pinned slots lie before it, and an unpinned slot is back exactly where its
-//! last touch put it.
+//! leaves the list's bitmap of *evictable* positions: the victim is the first set bit at or after
+//! the tail, however many pinned slots lie before it, and an unpinned slot is back exactly where
+//! its last touch put it.
 //!
 //! Positions are virtual (`u64`) and lie in the window `tail..head`; their place in the ring is the
-//! remainder by its length. Touches leave empty positions behind. The tail passes those it
-//! meets; a *compaction*, run a few positions per append, closes the others: a read cursor walks from
-//! the tail to the head and moves each occupied position, in order, to a write cursor; when it meets
+//! remainder by its length. Touches leave empty positions behind. The tail passes those it meets; a
+//! *compaction*, run a few positions per append, closes the others: a read cursor walks from the
+//! tail to the head and moves each occupied position, in order, to a write cursor; when it meets
 //! the head, the head becomes the write cursor. Both lists share ring and cursors.
 //!
 //! Invariants:
 //!
 //! 1. `ring[pos[s]]` holds `s` for each listed slot `s`, and each occupied position is its slot's.
 //! 2. `tail <= write <= read <= head`, and positions are occupied only in `tail..write` and
-//!    `read..head`. Without a compaction `write` and `read` are unused and `tail..head` is the window.
+//!    `read..head`. Without a compaction `write` and `read` are unused and `tail..head` is the
+//!    window.
 //! 3. A list's evictable bits are at occupied positions of that list. The counters `len` and
 //!    `evictable` are what a count gives.
-//! 4. The window is never longer than the ring, so a position is never written over and a search from
-//!    the tail with wrap-around meets the positions in order. While no compaction runs the window
-//!    is at most [`Bounds::start`]; while one runs, `window + ceil((head - read) / 7)` is at most the
-//!    ring's length.
+//! 4. The window is never longer than the ring, so a position is never written over and a search
+//!    from the tail with wrap-around meets the positions in order. While no compaction runs the
+//!    window is at most [`Bounds::start`]; while one runs, `window + ceil((head - read) / 7)` is at
+//!    most the ring's length.
 //!
-//! Why 4 holds, with capacity `C`, `start = 2C + C/2 + 4`, ring length `3C + 8` and 8 positions read
-//! per append. A compaction begins when an append makes the window `start + 1`. Each append then
-//! lengthens the window by 1 and shortens `head - read` by at least 7 (or ends the compaction), so it
-//! ends within `A = ceil((start + 1) / 7)` appends, with a window of at most
-//! `start + 1 + A <= 2.858 C + 6.58 <= 3C + 8`. What it moved is at most what was listed when it began
-//! and what was appended since, so the window it leaves is at most `C + A <= start`: the next one begins
-//! at `start + 1` again. The inequalities hold from `C = 1` on; a test computes them.
+//! Why 4 holds, with capacity `C`, `start = 2C + C/2 + 4`, ring length `3C + 8` and 8 positions
+//! read per append. A compaction begins when an append makes the window `start + 1`. Each append
+//! then lengthens the window by 1 and shortens `head - read` by at least 7 (or ends the
+//! compaction), so it ends within `A = ceil((start + 1) / 7)` appends, with a window of at most
+//! `start + 1 + A <= 2.858 C + 6.58 <= 3C + 8`. What it moved is at most what was listed when it
+//! began and what was appended since, so the window it leaves is at most `C + A <= start`: the next
+//! one begins at `start + 1` again. The inequalities hold from `C = 1` on; a test computes them.
 //!
-//! Cost: each call but `iter`, `clear` and `check_invariants` does a bounded number of steps, whatever
-//! is listed or pinned: at most 8 positions read by the compaction, at most 8 passed by the tail, and
-//! a bitmap path of at most six words for each bit that changes. Over time an append pays for at most
-//! `(C + A) / (start - C)`, 0.91 moves, and for none where the oldest leave first and nothing is
-//! pinned. A touch reads `pos[slot]`, the ring and the bitmap at the old position; what lies at the
-//! cursors is sequential. Memory: 12 bytes of ring, 4 of `pos` and 0.38 of bitmap a list, so 16.8
-//! bytes a slot with two lists. Nothing allocates after `new`.
-//! Owner-only: no atomics.
+//! Cost: each call but `iter`, `clear` and `check_invariants` does a bounded number of steps,
+//! whatever is listed or pinned: at most 8 positions read by the compaction, at most 8 passed by
+//! the tail, and a bitmap path of at most six words for each bit that changes. Over time an append
+//! pays for at most `(C + A) / (start - C)`, 0.91 moves, and for none where the oldest leave first
+//! and nothing is pinned. A touch reads `pos[slot]`, the ring and the bitmap at the old position;
+//! what lies at the cursors is sequential. Memory: 12 bytes of ring, 4 of `pos` and 0.38 of bitmap
+//! a list, so 16.8 bytes a slot with two lists. Nothing allocates after `new`. Owner-only: no
+//! atomics.
 //!
-//! Own design. A linked list is cheaper without pins, but must either scan past the pinned or forget
-//! where they belong; a heap of stamps pays its debt of stale entries in one unlucky call.
+//! Own design. A linked list is cheaper without pins, but must either scan past the pinned or
+//! forget where they belong; a heap of stamps pays its debt of stale entries in one unlucky call.
 //!
-//! A call whose precondition does not hold panics in builds with debug assertions and does nothing in
-//! others: an engine must not die of its bookkeeping.
+//! A call whose precondition does not hold panics in builds with debug assertions and does nothing
+//! in others: an engine must not die of its bookkeeping.
 
 use std::collections::TryReserveError;
 
@@ -322,7 +323,8 @@ impl TouchOrder {
         }
     }
 
-    /// Passes empty positions at the tail, a bounded number of them, up to where a compaction writes.
+    /// Passes empty positions at the tail, a bounded number of them, up to where a compaction
+    /// writes.
     fn advance_tail(&mut self) {
         let end = if self.compacting {
             self.write.at

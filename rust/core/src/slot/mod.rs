@@ -1,11 +1,9 @@
 //! A slot: a place for one chunk in the host tier, and the word that says who may touch it.
 
-mod free_list;
 mod links;
 pub(crate) mod state;
 
-pub(crate) use free_list::FreeList;
-pub(crate) use links::{HeldLists, PENDING, PINNED};
+pub(crate) use links::{PENDING, PINNED, SlotLists};
 
 /// "No slot" in the arrays of slot numbers.
 pub(crate) const NONE: u32 = u32::MAX;

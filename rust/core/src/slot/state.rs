@@ -8,12 +8,13 @@
 //!
 //! Invariants:
 //!
-//! * I1. Every transition is one compare-exchange on this word. Only the owner changes the phase, the generation and the
-//!   parked flag; anyone changes the pins.
-//! * I2. The generation grows by one whenever the slot becomes `Free`, and at no other time. A pin or a ticket names the
-//!   generation it was given, so that a late one finds that its slot has changed hands.
-//! * I3. Pins are above zero only in `Ready` and `Draining`. In `Draining` one pin may stand for the transfer of a
-//!   cancelled store.
+//! * I1. Every transition is one compare-exchange on this word. Only the owner changes the phase,
+//!   the generation and the parked flag; anyone changes the pins.
+//! * I2. The generation grows by one whenever the slot becomes `Free`, and at no other time. A pin
+//!   or a ticket names the generation it was given, so that a late one finds that its slot has
+//!   changed hands.
+//! * I3. Pins are above zero only in `Ready` and `Draining`. In `Draining` one pin may stand for
+//!   the transfer of a cancelled store.
 //! * I4. `parked` asks whoever releases the last pin for a notice.
 //!
 //! | step | by | success ordering | pairs with |
@@ -28,9 +29,10 @@
 //! A slot is overwritten only after it was free, however it came to be: evicted, dropped, failed or drained. So [`free`]
 //! alone takes over from the readers, and no path to it can forget to.
 //!
-//! All transitions are read-modify-writes, so each continues the release sequence that it finds. Every function is
-//! lock-free: a failed compare-exchange means that another one succeeded. Generations wrap after 2^32 uses of one slot;
-//! a pin held across exactly that many is not told apart.
+//! All transitions are read-modify-writes, so each continues the release sequence that it finds.
+//! Every function is lock-free: a failed compare-exchange means that another one succeeded.
+//! Generations wrap after 2^32 uses of one slot; a pin held across exactly that many is not told
+//! apart.
 
 use crate::mutant::{Mutant, is, weaken};
 use crate::sync::{AtomicU64, Ordering};
@@ -190,7 +192,8 @@ fn transition(
 pub(crate) fn try_pin(word: &AtomicU64, generation: u32) -> PinAnswer {
     let same = |s: State| s.generation() == generation || is(Mutant::PinIgnoresGeneration);
     let open = |s: State| s.phase() == Phase::Ready || is(Mutant::PinIgnoresPhase);
-    // Acquire: pairs with the Release of `publish`; the bytes of the chunk are visible to whoever holds a pin.
+    // Acquire: pairs with the Release of `publish`; the bytes of the chunk are visible to whoever
+    // holds a pin.
     let order = weaken(Mutant::PinRelaxed, Ordering::Acquire);
     let taken = transition(word, order, |s| {
         (same(s) && open(s) && s.pins() < MAX_PINS).then(|| State(s.0 + 1))
@@ -209,7 +212,8 @@ pub(crate) fn try_pin(word: &AtomicU64, generation: u32) -> PinAnswer {
 /// Releases one pin of this generation.
 #[inline]
 pub(crate) fn unpin(word: &AtomicU64, generation: u32) -> Unpin {
-    // Release: pairs with the Acquire of `free`; the holder's reads of the slot end before it is overwritten.
+    // Release: pairs with the Acquire of `free`; the holder's reads of the slot end before it is
+    // overwritten.
     let order = weaken(Mutant::UnpinRelaxed, Ordering::Release);
     let released = transition(word, order, |s| {
         let same = s.generation() == generation || is(Mutant::UnpinIgnoresGeneration);
@@ -271,7 +275,8 @@ pub(crate) fn begin_store(word: &AtomicU64) -> u32 {
 /// Makes a `Pending` slot of this generation `Ready`; false if it is something else.
 #[inline]
 pub(crate) fn publish(word: &AtomicU64, generation: u32) -> bool {
-    // Release: pairs with the Acquire of `try_pin`; the bytes of the chunk are visible to whoever pins it.
+    // Release: pairs with the Acquire of `try_pin`; the bytes of the chunk are visible to whoever
+    // pins it.
     let order = weaken(Mutant::PublishRelaxed, Ordering::Release);
     transition(word, order, |s| {
         (s.generation() == generation && s.phase() == Phase::Pending)
@@ -317,7 +322,8 @@ pub(crate) fn drain_pending(word: &AtomicU64) {
     });
 }
 
-/// Hides a `Ready` slot: `Draining`, parked, while somebody holds it; false if nobody does, and then nothing changed.
+/// Hides a `Ready` slot: `Draining`, parked, while somebody holds it; false if nobody does, and
+/// then nothing changed.
 pub(crate) fn drain_pinned(word: &AtomicU64) -> bool {
     // Relaxed: as for `park`.
     transition(word, Ordering::Relaxed, |s| {
@@ -327,7 +333,8 @@ pub(crate) fn drain_pinned(word: &AtomicU64) -> bool {
     .is_ok()
 }
 
-/// Asks for a notice when the last pin of a `Draining` slot goes; false if nothing is pinned any more.
+/// Asks for a notice when the last pin of a `Draining` slot goes; false if nothing is pinned any
+/// more.
 pub(crate) fn park_draining(word: &AtomicU64) -> bool {
     // Relaxed: as for `park`.
     transition(word, Ordering::Relaxed, |s| {

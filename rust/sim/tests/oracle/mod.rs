@@ -47,7 +47,7 @@ impl List {
         self.order.len()
     }
 
-    fn to_newest(&mut self, chunk: ChunkId) {
+    fn renew(&mut self, chunk: ChunkId) {
         self.remove(chunk);
         self.clock += 1;
         self.stamps.insert(chunk, self.clock);
@@ -80,7 +80,7 @@ impl Cache for Lru {
     fn store_and_finish(&mut self, chain: &[ChunkId], capacity: usize) {
         // The chain becomes the newest part of the order, head newest, and what no longer fits is the oldest.
         for &chunk in chain.iter().rev() {
-            self.0.to_newest(chunk);
+            self.0.renew(chunk);
         }
         self.0.trim(capacity);
     }
@@ -100,10 +100,10 @@ impl Arc {
         let (b1, b2) = (self.b1.len() as f64, self.b2.len() as f64);
         if self.b1.contains(chunk) {
             self.target_t1_size = (self.target_t1_size + (b2 / b1).max(1.0)).min(capacity as f64);
-            self.b1.to_newest(chunk);
+            self.b1.renew(chunk);
         } else if self.b2.contains(chunk) {
             self.target_t1_size = (self.target_t1_size - (b1 / b2).max(1.0)).max(0.0);
-            self.b2.to_newest(chunk);
+            self.b2.renew(chunk);
         }
     }
 
@@ -134,10 +134,10 @@ impl Arc {
             if was_t1 {
                 t1_size -= 1;
                 self.t1.remove(victim);
-                self.b1.to_newest(victim);
+                self.b1.renew(victim);
             } else {
                 self.t2.remove(victim);
-                self.b2.to_newest(victim);
+                self.b2.renew(victim);
             }
         }
         self.b1.trim(capacity);
@@ -161,15 +161,15 @@ impl Cache for Arc {
         for &chunk in &missing {
             self.b1.remove(chunk);
             self.b2.remove(chunk);
-            self.t1.to_newest(chunk);
+            self.t1.renew(chunk);
         }
         let reused: HashSet<_> = reused.into_iter().collect();
         for &chunk in chain.iter().rev() {
             if reused.contains(&chunk) {
                 self.t1.remove(chunk);
-                self.t2.to_newest(chunk);
+                self.t2.renew(chunk);
             } else {
-                self.t1.to_newest(chunk);
+                self.t1.renew(chunk);
             }
         }
     }

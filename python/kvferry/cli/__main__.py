@@ -1,0 +1,5 @@
+"""`python -m kvferry.cli`."""
+
+from kvferry.cli import main
+
+main()

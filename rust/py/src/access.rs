@@ -1,0 +1,143 @@
+//! `RequestAccess`: what one request did with the tier.
+
+use std::sync::{Mutex, MutexGuard};
+
+use kvferry::RequestAccess;
+use pyo3::prelude::*;
+
+use crate::arguments::{instance, positions};
+use crate::engine::{Engine, enter};
+use crate::errors::{StateError, key_error, value_error};
+use crate::keys::PackedKeys;
+
+/// The record of one request: made by `begin_request`, filled by `prepare_load` and `prepare_store`, applied by
+/// `finish_request`.
+///
+/// It remembers keys, not slots. Dropping it without finishing applies nothing.
+#[pyclass(frozen, module = "kvferry", name = "RequestAccess")]
+#[derive(Debug)]
+pub(crate) struct PyRequestAccess {
+    /// Nothing once the request has finished.
+    access: Mutex<Option<RequestAccess>>,
+    engine: u64,
+    key_bytes: usize,
+    gpu_hit: usize,
+}
+
+impl PyRequestAccess {
+    pub(crate) fn new(engine: &Engine, access: RequestAccess) -> Self {
+        Self {
+            engine: engine.id,
+            key_bytes: engine.key_bytes,
+            gpu_hit: access.gpu_hit(),
+            access: Mutex::new(Some(access)),
+        }
+    }
+
+    pub(crate) fn check(&self, engine: &Engine) -> PyResult<()> {
+        if self.engine == engine.id {
+            return Ok(());
+        }
+        Err(value_error("access", "begun by another manager"))
+    }
+
+    pub(crate) fn enter(&self) -> PyResult<MutexGuard<'_, Option<RequestAccess>>> {
+        enter(
+            &self.access,
+            "another thread is using this request's access",
+        )
+    }
+}
+
+/// The access of an optional argument, for as long as the call lasts.
+pub(crate) struct Entered<'a>(Option<MutexGuard<'a, Option<RequestAccess>>>);
+
+impl<'a> Entered<'a> {
+    pub(crate) fn new(engine: &Engine, access: Option<&'a Bound<'_, PyAny>>) -> PyResult<Self> {
+        let Some(access) = access else {
+            return Ok(Self(None));
+        };
+        let access = instance::<PyRequestAccess>("access", access)?.get();
+        access.check(engine)?;
+        let guard = access.enter()?;
+        if guard.is_none() {
+            return Err(finished());
+        }
+        Ok(Self(Some(guard)))
+    }
+
+    pub(crate) fn get(&mut self) -> Option<&mut RequestAccess> {
+        self.0.as_mut().and_then(|guard| guard.as_mut())
+    }
+}
+
+fn finished() -> PyErr {
+    StateError::new_err("the request has finished")
+}
+
+#[pymethods]
+impl PyRequestAccess {
+    /// Tells where keys stand in the request's prefix, for instance by the token at which the chunk ends.
+    ///
+    /// At the end of the request its chunks are applied in this order: per group if every key of the group has a
+    /// position, across groups if every key has one.
+    ///
+    /// Args:
+    ///     keys: keys of this request.
+    ///     positions: one integer a key, 0 to 2**32 - 2.
+    ///
+    /// Raises:
+    ///     ValueError: The lengths differ, or a key or position is out of range. Nothing is recorded then.
+    ///     StateError: The request has finished.
+    ///     ConcurrentUseError: Another thread is using this access.
+    fn set_positions(&self, keys: &Bound<'_, PyAny>, positions: &Bound<'_, PyAny>) -> PyResult<()> {
+        let keys_packed = PackedKeys::extract("keys", keys, self.key_bytes)?;
+        let positions = self::positions("positions", positions)?;
+        if positions.len() != keys_packed.len() {
+            let (n, m) = (positions.len(), keys_packed.len());
+            return Err(value_error(
+                "positions",
+                format!("{n} positions for {m} keys"),
+            ));
+        }
+        let mut guard = self.enter()?;
+        let access = guard.as_mut().ok_or_else(finished)?;
+        access
+            .set_positions(keys_packed.view().keys(), &positions)
+            .map_err(key_error)
+    }
+
+    /// How many keys this request has seen; 0 once it has finished.
+    #[getter]
+    fn seen(&self) -> PyResult<usize> {
+        Ok(self.enter()?.as_ref().map_or(0, RequestAccess::seen))
+    }
+
+    /// How many leading keys the accelerator's own prefix cache served.
+    #[getter]
+    fn gpu_hit(&self) -> usize {
+        self.gpu_hit
+    }
+
+    /// Whether `finish_request` has applied it.
+    #[getter]
+    fn finished(&self) -> PyResult<bool> {
+        Ok(self.enter()?.is_none())
+    }
+
+    /// The bytes that this record occupies.
+    fn memory_bytes(&self) -> PyResult<usize> {
+        Ok(self
+            .enter()?
+            .as_ref()
+            .map_or(0, RequestAccess::memory_bytes))
+    }
+
+    fn __repr__(&self) -> String {
+        match self.access.try_lock().as_deref() {
+            Ok(Some(access)) => format!("<RequestAccess {} keys seen>", access.seen()),
+            Ok(None) => "<RequestAccess finished>".to_owned(),
+            Err(_) => "<RequestAccess in use>".to_owned(),
+        }
+    }
+}

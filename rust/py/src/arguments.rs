@@ -1,0 +1,136 @@
+//! Arguments that are no keys, checked so that the message names them.
+
+use kvferry::{Config, KeyHashing, PolicyKind, ResetMode};
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::PyTypeInfo;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyString};
+
+use crate::errors::{type_error, value_error};
+
+/// An integer that a `T` can hold.
+pub(crate) fn integer<T: TryFrom<i128>>(name: &str, value: &Bound<'_, PyAny>) -> PyResult<T> {
+    let number = value.extract::<i128>().map_err(|error| {
+        if error.is_instance_of::<PyOverflowError>(value.py()) {
+            value_error(name, "the integer is out of range")
+        } else if error.is_instance_of::<PyTypeError>(value.py()) {
+            type_error(name, "an int", value)
+        } else {
+            error
+        }
+    })?;
+    T::try_from(number).map_err(|_| value_error(name, format!("{number} is out of range")))
+}
+
+pub(crate) fn optional_integer<T: TryFrom<i128>>(
+    name: &str,
+    value: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<T>> {
+    value.map(|value| integer(name, value)).transpose()
+}
+
+pub(crate) fn boolean(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match value.cast::<PyBool>() {
+        Ok(value) => Ok(value.is_true()),
+        // numpy's bool.
+        Err(_) => value
+            .extract::<bool>()
+            .map_err(|_| type_error(name, "a bool", value)),
+    }
+}
+
+/// An instance of one of this module's classes.
+pub(crate) fn instance<'a, 'py, T: PyTypeInfo>(
+    name: &str,
+    value: &'a Bound<'py, PyAny>,
+) -> PyResult<&'a Bound<'py, T>> {
+    match value.cast::<T>() {
+        Ok(instance) => Ok(instance),
+        Err(_) => {
+            let class = T::type_object(value.py()).name()?;
+            Err(type_error(name, &class.to_cow()?, value))
+        }
+    }
+}
+
+fn text<'a>(name: &str, value: &'a Bound<'_, PyAny>) -> PyResult<std::borrow::Cow<'a, str>> {
+    match value.cast::<PyString>() {
+        Ok(text) => text
+            .to_cow()
+            .map_err(|_| value_error(name, "the text is no valid Unicode")),
+        Err(_) => Err(type_error(name, "a str", value)),
+    }
+}
+
+pub(crate) fn policy(name: &str, value: &Bound<'_, PyAny>) -> PyResult<PolicyKind> {
+    text(name, value)?
+        .parse()
+        .map_err(|error| value_error(name, error))
+}
+
+pub(crate) fn reset_mode(value: &Bound<'_, PyAny>) -> PyResult<ResetMode> {
+    match &*text("mode", value)? {
+        "drain" => Ok(ResetMode::Drain),
+        "fenced" => Ok(ResetMode::Fenced),
+        other => Err(value_error(
+            "mode",
+            format!("{other:?} is neither 'drain' nor 'fenced'"),
+        )),
+    }
+}
+
+pub(crate) fn hashing(
+    hash_seed: Option<&Bound<'_, PyAny>>,
+    uniform_keys: Option<&Bound<'_, PyAny>>,
+) -> PyResult<KeyHashing> {
+    let seed = optional_integer("hash_seed", hash_seed)?;
+    let uniform = uniform_keys.map_or(Ok(false), |value| boolean("uniform_keys", value))?;
+    match (seed, uniform) {
+        (Some(_), true) => Err(value_error("hash_seed", "uniform keys are not hashed")),
+        (Some(seed), false) => Ok(KeyHashing::Seeded(seed)),
+        (None, true) => Ok(KeyHashing::Uniform),
+        (None, false) => Ok(KeyHashing::Random),
+    }
+}
+
+/// Overrides a default of the engine's where the argument was given.
+pub(crate) fn apply<T>(config: Config, value: Option<T>, set: fn(Config, T) -> Config) -> Config {
+    match value {
+        Some(value) => set(config, value),
+        None => config,
+    }
+}
+
+/// One position a key. The largest `u32` means "none" to the engine and cannot be told.
+pub(crate) fn positions(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    let position = |i: usize, position: i64| {
+        u32::try_from(position)
+            .ok()
+            .filter(|&position| position != u32::MAX)
+            .ok_or_else(|| {
+                value_error(
+                    &format!("{name}[{i}]"),
+                    format!("{position} is out of range"),
+                )
+            })
+    };
+    if let Ok(array) = value.cast::<PyArray1<i64>>() {
+        let array = array
+            .try_readonly()
+            .map_err(|error| value_error(name, error))?;
+        return array
+            .as_array()
+            .iter()
+            .enumerate()
+            .map(|(i, &p)| position(i, p))
+            .collect();
+    }
+    let items = value
+        .try_iter()
+        .map_err(|_| type_error(name, "an iterable of int", value))?;
+    items
+        .enumerate()
+        .map(|(i, item)| position(i, integer(&format!("{name}[{i}]"), &item?)?))
+        .collect()
+}

@@ -1,0 +1,105 @@
+//! The tree of exceptions, and which of them each of the engine's errors becomes.
+//!
+//! A bad argument is a `ValueError` or `TypeError` whose message begins with the argument's name. Everything else is a
+//! `KvferryError`.
+
+use kvferry::{ConfigError, KeyError, LoadError, StoreError};
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyMemoryError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+create_exception!(
+    kvferry,
+    KvferryError,
+    PyException,
+    "Base of the exceptions that kvferry raises for anything but a bad argument."
+);
+create_exception!(
+    kvferry,
+    ConcurrentUseError,
+    KvferryError,
+    "A second thread entered an owner's verb, or used a request's access, while a call was running. Nothing was changed."
+);
+create_exception!(
+    kvferry,
+    StateError,
+    KvferryError,
+    "The call does not fit the state of the tier or of the object that it was given. Nothing was changed."
+);
+create_exception!(
+    kvferry,
+    NotResidentError,
+    StateError,
+    "A key is not in the tier."
+);
+create_exception!(
+    kvferry,
+    NotReadyError,
+    StateError,
+    "A key is still being stored."
+);
+create_exception!(
+    kvferry,
+    NotPinnedError,
+    StateError,
+    "A key is not pinned, or not as often as the call names it."
+);
+create_exception!(
+    kvferry,
+    StalePinError,
+    StateError,
+    "The chunk left by a reset while it was pinned: what was read must not be used."
+);
+
+pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = m.py();
+    m.add("KvferryError", py.get_type::<KvferryError>())?;
+    m.add("ConcurrentUseError", py.get_type::<ConcurrentUseError>())?;
+    m.add("StateError", py.get_type::<StateError>())?;
+    m.add("NotResidentError", py.get_type::<NotResidentError>())?;
+    m.add("NotReadyError", py.get_type::<NotReadyError>())?;
+    m.add("NotPinnedError", py.get_type::<NotPinnedError>())?;
+    m.add("StalePinError", py.get_type::<StalePinError>())
+}
+
+/// A `ValueError` about an argument.
+pub(crate) fn value_error(name: &str, what: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(format!("{name}: {what}"))
+}
+
+/// A `TypeError` about an argument.
+pub(crate) fn type_error(name: &str, expected: &str, got: &Bound<'_, PyAny>) -> PyErr {
+    match got.get_type().name() {
+        Ok(got) => PyTypeError::new_err(format!("{name}: expected {expected}, got {got}")),
+        Err(error) => error,
+    }
+}
+
+pub(crate) fn key_error(error: KeyError) -> PyErr {
+    value_error("keys", error)
+}
+
+pub(crate) fn config_error(error: ConfigError) -> PyErr {
+    match error {
+        ConfigError::Memory { .. } => PyMemoryError::new_err(error.to_string()),
+        error => PyValueError::new_err(error.to_string()),
+    }
+}
+
+pub(crate) fn store_error(error: StoreError) -> PyErr {
+    match error {
+        StoreError::Key(error) => key_error(error),
+        error => value_error("access", error),
+    }
+}
+
+pub(crate) fn load_error(error: LoadError) -> PyErr {
+    match error {
+        LoadError::Key(error) => key_error(error),
+        LoadError::NotResident { .. } => NotResidentError::new_err(error.to_string()),
+        LoadError::NotReady { .. } => NotReadyError::new_err(error.to_string()),
+        LoadError::NotPinned { .. } => NotPinnedError::new_err(error.to_string()),
+        LoadError::Access(error) => value_error("access", error),
+        error => StateError::new_err(error.to_string()),
+    }
+}

@@ -1,0 +1,234 @@
+//! Replays a trace through the engine and counts what the host tier would have hit.
+//!
+//! Requests are served one after the other, each with the calls that a scheduler makes: the longest
+//! resident prefix is looked up and counted as hits, loaded and released; all chunks are offered in
+//! one store, which completes; the request is finished. There is no accelerator cache in front.
+//!
+//! 1. A chunk after the first miss of its request is no hit, whether it is resident or not.
+//! 2. A request longer than the capacity offers its first chunks, as many as fit; all of its chunks
+//!    count as offered in the hit ratio.
+//! 3. Equal inputs give equal counts: the engine's hash has a fixed seed.
+
+use std::time::Instant;
+
+use kvferry::{
+    Config, ConfigError, KeyHashing, Keys, Manager, PolicyKind, StoreOutcome, StoreRejected,
+};
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::capacity::{Capacity, CapacityError};
+use crate::progress::{Observer, Progress};
+use crate::trace::{ChunkId, Trace};
+
+/// Version of the fields of a [`Row`].
+pub const SCHEMA: &str = "kvferry-replay-1";
+
+/// Bytes of a chunk's key: its id. No group.
+const KEY_BYTES: usize = size_of::<u64>();
+
+/// Seed of the engine's hash, so that every run lays out its index alike.
+const HASH_SEED: u64 = 0;
+
+/// Chunk references between two calls of the observer: about a millisecond.
+const CHUNKS_PER_REPORT: u64 = 1 << 13;
+
+const NS_PER_SECOND: f64 = 1e9;
+
+/// What one replay counted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Row {
+    /// Version of these fields.
+    pub schema: &'static str,
+    /// Where the trace came from.
+    pub trace: String,
+    /// The seed of a generated trace.
+    pub seed: Option<u64>,
+    /// Tokens of a chunk.
+    pub chunk_tokens: u32,
+    /// The engine's name of the policy.
+    pub policy: &'static str,
+    /// The capacity as it was given.
+    pub capacity: String,
+    /// The capacity in chunks.
+    pub capacity_chunks: u64,
+    /// Requests replayed.
+    pub requests: u64,
+    /// Chunks of all requests.
+    pub chunks: u64,
+    /// Chunks that were found in a leading run.
+    pub hit_chunks: u64,
+    /// `hit_chunks` of `chunks`, 0 to 1.
+    pub hit_ratio: f64,
+    /// Chunks written to the host tier.
+    pub stored: u64,
+    /// Chunks evicted from it.
+    pub evicted: u64,
+    /// Duration of the replay.
+    pub seconds: f64,
+    /// `seconds` per chunk, in nanoseconds.
+    pub ns_per_chunk: f64,
+}
+
+/// Why a replay did not come to its end.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// The capacity is impossible for this trace.
+    #[error(transparent)]
+    Capacity(#[from] CapacityError),
+    /// The trace has no chunk.
+    #[error("{trace}: no request fills a chunk of {chunk_tokens} tokens")]
+    NoChunks {
+        /// Where the trace came from.
+        trace: String,
+        /// Tokens of a chunk.
+        chunk_tokens: u32,
+    },
+    /// The engine cannot be built.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The engine refused a call that a replay must not make.
+    #[error("the engine refused a call of the replay: {0}")]
+    Engine(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The engine had no room for a request, though it fits. Its counts would be another cache's.
+    #[error("the engine declined {chunks} chunks with {slots} slots: {reason:?}")]
+    Declined {
+        /// Chunks offered, no more than there are slots.
+        chunks: usize,
+        /// The engine's slots.
+        slots: usize,
+        /// The engine's reason.
+        reason: StoreRejected,
+    },
+    /// The observer asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Replays `trace` through an engine with this policy and capacity.
+///
+/// # Errors
+///
+/// If the capacity is impossible, the trace has no chunk, or the observer stops the replay.
+pub fn replay(
+    trace: &Trace,
+    policy: PolicyKind,
+    capacity: &Capacity,
+    observer: &mut Observer<'_>,
+) -> Result<Row, ReplayError> {
+    let unique_chunks = trace.unique_chunks();
+    let chunks = trace.chunk_refs();
+    if chunks == 0 {
+        return Err(ReplayError::NoChunks {
+            trace: trace.name().to_owned(),
+            chunk_tokens: trace.chunk_tokens(),
+        });
+    }
+    let capacity_chunks = capacity.chunks_of(unique_chunks)?;
+    // With room for every chunk nothing is ever evicted: more slots would change nothing.
+    let slots = usize::try_from(capacity_chunks.min(unique_chunks)).unwrap_or(usize::MAX);
+    let config = Config::new(slots)
+        .policy(policy)
+        .key_bytes(KEY_BYTES)
+        .group_bytes(0)
+        .hashing(KeyHashing::Seeded(HASH_SEED));
+    let started = Instant::now();
+    let mut server = Server::new(Manager::new(config)?);
+    let mut served = 0;
+    let mut reported = 0;
+    for request in trace.requests() {
+        trace.chain(request, &mut server.chain);
+        server.chain.truncate(slots);
+        server.serve(request.time_us, request.output_tokens)?;
+        served += u64::from(request.chunks);
+        if served - reported >= CHUNKS_PER_REPORT {
+            reported = served;
+            let progress = Progress::Replaying {
+                chunks: served,
+                of: chunks,
+            };
+            if observer(progress).is_break() {
+                return Err(ReplayError::Interrupted);
+            }
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let stats = server.manager.stats();
+    Ok(Row {
+        schema: SCHEMA,
+        trace: trace.name().to_owned(),
+        seed: trace.seed(),
+        chunk_tokens: trace.chunk_tokens(),
+        policy: policy.name(),
+        capacity: capacity.given().to_owned(),
+        capacity_chunks,
+        requests: trace.requests().len() as u64,
+        chunks,
+        hit_chunks: server.hit_chunks,
+        hit_ratio: server.hit_chunks as f64 / chunks as f64,
+        stored: stats.stored,
+        evicted: stats.evicted,
+        seconds,
+        ns_per_chunk: seconds * NS_PER_SECOND / chunks as f64,
+    })
+}
+
+/// The engine and what is reused from request to request.
+#[derive(Debug)]
+struct Server {
+    manager: Manager,
+    hit_chunks: u64,
+    chain: Vec<ChunkId>,
+    keys: Vec<u8>,
+}
+
+impl Server {
+    fn new(manager: Manager) -> Self {
+        Self {
+            manager,
+            hit_chunks: 0,
+            chain: Vec::new(),
+            keys: Vec::new(),
+        }
+    }
+
+    /// Serves one request, whose chunks are in `chain`.
+    fn serve(&mut self, now_us: u64, output_tokens: u64) -> Result<(), ReplayError> {
+        self.keys.clear();
+        for chunk in &self.chain {
+            self.keys.extend(u64::from(chunk.get()).to_le_bytes());
+        }
+        let keys = Keys::rows(&self.keys, KEY_BYTES).map_err(refused)?;
+        let hits = self.manager.lookup_prefix(keys).map_err(refused)?.ready;
+        let leading = Keys::rows(&self.keys[..hits * KEY_BYTES], KEY_BYTES).map_err(refused)?;
+        self.hit_chunks += hits as u64;
+        let mut access = self.manager.begin_request(now_us, 0);
+        let load = self.manager.prepare_load(leading, Some(&mut access));
+        self.manager.complete_load(load.map_err(refused)?);
+        let store = self.manager.prepare_store(keys, Some(&mut access));
+        match store.map_err(refused)? {
+            StoreOutcome::Stored(output) => {
+                self.manager.complete_store(output.ticket, true);
+            }
+            StoreOutcome::Rejected(reason) => {
+                return Err(ReplayError::Declined {
+                    chunks: keys.len(),
+                    slots: self.manager.capacity(),
+                    reason,
+                });
+            }
+        }
+        let finished = self.manager.finish_request(access, Some(output_tokens));
+        finished.map_err(refused)
+    }
+}
+
+/// An error of the engine, of whatever kind.
+fn refused(error: impl std::error::Error + Send + Sync + 'static) -> ReplayError {
+    ReplayError::Engine(Box::new(error))
+}
+
+#[cfg(test)]
+mod tests;
