@@ -1,7 +1,8 @@
 //! `replay`: a trace through the engine, for the command line.
 //!
-//! Reads and replays with the interpreter released. About twenty times a second it comes back to it, to run the handlers of
-//! signals and to tell the caller where it stands; an exception raised there ends the replay.
+//! Reads and replays with the interpreter released. About twenty times a second it comes back to
+//! it, to run the handlers of signals and to tell the caller where it stands; an exception raised
+//! there ends the replay.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -29,8 +30,8 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 ///
 /// `progress(what, done, total)` is called now and then; `total` is None where it is not known.
 ///
-/// Raises ValueError for a faulty trace (with file and line), policy, capacity or chunk size, and OSError for a file that
-/// cannot be read.
+/// Raises ValueError for a faulty trace (with file and line), policy, capacity or chunk size, and
+/// OSError for a file that cannot be read.
 #[pyfunction]
 #[pyo3(signature = (trace=None, *, policies, capacities, chunk_tokens=512, block_tokens=None, seed=0, progress=None))]
 #[expect(

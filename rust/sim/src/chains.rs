@@ -1,10 +1,12 @@
 //! Builds the tree of chains of a trace: what a chunk is called, and which chunk precedes it.
 //!
-//! 1. A chunk is identified by its whole prefix, as engines' chained block hashes are: the same label under another
-//!    parent is another chunk. Traces whose ids already stand for prefixes come out unchanged.
+//! 1. A chunk is identified by its whole prefix, as engines' chained block hashes are: the same
+//!    label under another parent is another chunk. Traces whose ids already stand for prefixes come
+//!    out unchanged.
 //! 2. A parent has a lower id than its children, so one pass in id order sees parents first.
 //!
-//! A step along a known chain costs one comparison, a step at a branching point one hash lookup. 12 bytes a chunk.
+//! A step along a known chain costs one comparison, a step at a branching point one hash lookup. 12
+//! bytes a chunk.
 
 use std::collections::HashMap;
 

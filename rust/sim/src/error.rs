@@ -1,6 +1,7 @@
 //! What can be wrong with a trace or a replay.
 //!
-//! A fault in a file names the file and the line, counted from 1 in the decompressed text, in the form `file:line`.
+//! A fault in a file names the file and the line, counted from 1 in the decompressed text, in the
+//! form `file:line`.
 
 use std::io;
 use std::path::PathBuf;
@@ -174,7 +175,8 @@ pub enum Fault {
     },
 }
 
-/// serde_json's message with its column, without the line: every line is parsed on its own, so its line is always 1.
+/// serde_json's message with its column, without the line: every line is parsed on its own, so its
+/// line is always 1.
 fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(" at line ") {

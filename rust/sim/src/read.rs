@@ -1,7 +1,8 @@
 //! Reads trace files: finds out what a file is from its content, and streams it line by line.
 //!
-//! 1. Memory is bounded by what the trace holds, never by what a line or a number in it claims: a line has at most
-//!    [`MAX_LINE_BYTES`], a request at most [`MAX_BLOCKS_PER_REQUEST`], a trace at most [`MAX_BLOCKS`] unique blocks.
+//! 1. Memory is bounded by what the trace holds, never by what a line or a number in it claims: a
+//!    line has at most [`MAX_LINE_BYTES`], a request at most [`MAX_BLOCKS_PER_REQUEST`], a trace at
+//!    most [`MAX_BLOCKS`] unique blocks.
 //! 2. Whatever the bytes are, the outcome is a trace or an error with file and line, never a panic.
 //!
 //! The formats are described in the [crate's documentation](crate).
@@ -61,7 +62,8 @@ impl Default for ReadOptions {
 ///
 /// # Errors
 ///
-/// If the file cannot be opened, is empty, is in no known format or has a faulty line, or if the observer stops it.
+/// If the file cannot be opened, is empty, is in no known format or has a faulty line, or if the
+/// observer stops it.
 pub fn read_trace(
     path: &Path,
     options: &ReadOptions,

@@ -4,8 +4,8 @@
 //! 2. A chunk's parent has a lower id than the chunk.
 //! 3. A request's chain has exactly `chunks` chunks, and `tail` is the last of them.
 //!
-//! Chains are kept as parent links, so a trace costs 4 bytes per unique chunk and 48 per request, whatever the
-//! number of chunk references.
+//! Chains are kept as parent links, so a trace costs 4 bytes per unique chunk and 48 per request,
+//! whatever the number of chunk references.
 
 use crate::chains::Chain;
 use crate::error::ChunkSizeError;
@@ -148,8 +148,8 @@ impl Trace {
         out.reverse();
     }
 
-    /// The same trace in chunks of `chunk_tokens`. A chunk is identified by the last of its blocks, and so by its
-    /// whole prefix; the incomplete chunk at the end of a request is left out.
+    /// The same trace in chunks of `chunk_tokens`. A chunk is identified by the last of its blocks,
+    /// and so by its whole prefix; the incomplete chunk at the end of a request is left out.
     ///
     /// # Errors
     ///

@@ -1,20 +1,23 @@
 //! A seeded generator of agentic and chat traffic, the workload of a replay without a trace.
 //!
-//! **Agents** work in sessions. A session starts from the prompt and the tools of its project, which all sessions of the
-//! project share, and grows by the user's messages, the model's answers and the results of tools. One turn of the user
-//! is a loop of requests, each the whole context so far, with a tool call of seconds between them; minutes pass between
-//! turns. A session may start **sub-agents** that run side by side from a prefix of their own while it waits, **rewind**
-//! to before its last turn and go on differently, and **compact** a context that has become too long into a summary.
-//! **Chats** start from the system prompt of one of a few applications. Many are one request and never come back, the
-//! others grow slowly, with the user's reading time in between; some answers are asked for again.
+//! **Agents** work in sessions. A session starts from the prompt and the tools of its project,
+//! which all sessions of the project share, and grows by the user's messages, the model's answers
+//! and the results of tools. One turn of the user is a loop of requests, each the whole context so
+//! far, with a tool call of seconds between them; minutes pass between turns. A session may start
+//! **sub-agents** that run side by side from a prefix of their own while it waits, **rewind** to
+//! before its last turn and go on differently, and **compact** a context that has become too long
+//! into a summary. **Chats** start from the system prompt of one of a few applications. Many are
+//! one request and never come back, the others grow slowly, with the user's reading time in
+//! between; some answers are asked for again.
 //!
-//! 1. A seed gives the same trace on every machine: the random numbers are ChaCha8's with one stream for each session,
-//!    and all arithmetic on them is on integers.
-//! 2. Sessions start evenly over the window and the time before it, and requests outside the window are cut, so the
-//!    cache meets sessions in all stages at once.
+//! 1. A seed gives the same trace on every machine: the random numbers are ChaCha8's with one
+//!    stream for each session, and all arithmetic on them is on integers.
+//! 2. Sessions start evenly over the window and the time before it, and requests outside the window
+//!    are cut, so the cache meets sessions in all stages at once.
 //! 3. Only chunks that a request of the window has are in the trace.
 //!
-//! The shapes are those of published coding-agent and chat traces; the numbers are round ones and fitted to none.
+//! The shapes are those of published coding-agent and chat traces; the numbers are round ones and
+//! fitted to none.
 
 mod agent;
 mod chat;

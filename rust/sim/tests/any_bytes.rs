@@ -1,4 +1,5 @@
-//! Whatever the bytes of a file are, reading ends in a trace that keeps its promises or in an error.
+//! Whatever the bytes of a file are, reading ends in a trace that keeps its promises or in an
+//! error.
 
 use kvferry_sim::{ReadOptions, Trace, TraceError, read_trace_from, unobserved};
 use proptest::prelude::*;

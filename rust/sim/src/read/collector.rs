@@ -32,7 +32,8 @@ impl Collector {
         self.blocks_followed
     }
 
-    /// The first `keep` blocks of the request `back` before the next one; for 0 back, of no request.
+    /// The first `keep` blocks of the request `back` before the next one; for 0 back, of no
+    /// request.
     pub(crate) fn prefix_of(&mut self, back: u64, keep: u64) -> Result<Chain, Fault> {
         let requests = self.len();
         let chain = match requests.checked_sub(back) {

@@ -1,4 +1,5 @@
-//! kvtrace-1: a header line, then one request a line, each the prefix of an earlier one and runs of ids.
+//! kvtrace-1: a header line, then one request a line, each the prefix of an earlier one and runs of
+//! ids.
 
 use serde::Deserialize;
 use serde_json::Number;
@@ -97,7 +98,8 @@ impl Format {
         collector.push(line.t, (line.input, line.out), line.s, chain)
     }
 
-    /// Whether the file holds as many requests as its header says: a plain file that was cut off ends at a line.
+    /// Whether the file holds as many requests as its header says: a plain file that was cut off
+    /// ends at a line.
     pub(crate) fn finish(&self, collector: &Collector) -> Result<(), Fault> {
         match self.requests {
             Some(expected) if expected != collector.len() => Err(Fault::Incomplete {

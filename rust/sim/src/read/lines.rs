@@ -39,7 +39,8 @@ impl<R: BufRead> Lines<R> {
         self.bytes
     }
 
-    /// The next line that is not blank, or none at the end of the text. Holds `limit + 1` bytes of a line at most.
+    /// The next line that is not blank, or none at the end of the text. Holds `limit + 1` bytes of
+    /// a line at most.
     pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, Fault> {
         loop {
             self.line.clear();

@@ -1,4 +1,5 @@
-//! Mooncake's JSON lines: one request a line, one hash id for each block, the partial one at the end included.
+//! Mooncake's JSON lines: one request a line, one hash id for each block, the partial one at the
+//! end included.
 
 use std::num::NonZeroU32;
 
@@ -37,7 +38,8 @@ impl Format {
         let block_tokens = u64::from(self.block_tokens.get());
         let full = line.input_length / block_tokens;
         let listed = line.hash_ids.len() as u64;
-        // Engines cache full blocks only, so the partial block at the end is left out. Some writers list it, some do not.
+        // Engines cache full blocks only, so the partial block at the end is left out. Some writers
+        // list it, some do not.
         let expected = line.input_length.div_ceil(block_tokens);
         if listed != full && listed != expected {
             return Err(Fault::BlockCount {

@@ -9,8 +9,8 @@ use crate::error::Fault;
 /// Bytes asked for at a time.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// First bytes of the compressions that people use for traces. A zstd file may also start with a skippable frame,
-/// whose first byte is one of sixteen.
+/// First bytes of the compressions that people use for traces. A zstd file may also start with a
+/// skippable frame, whose first byte is one of sixteen.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const ZSTD_SKIPPABLE: [u8; 3] = [0x2a, 0x4d, 0x18];
 const OTHERS: [(&[u8], &str); 4] = [

@@ -3,7 +3,8 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// A distribution of whole numbers by its values at 0, 25, 50, 75, 95 and 100 %, straight lines between them.
+/// A distribution of whole numbers by its values at 0, 25, 50, 75, 95 and 100 %, straight lines
+/// between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spread(pub [u64; 6]);
 

@@ -69,7 +69,8 @@ impl Plan {
         now_ms >= self.window_ms.end
     }
 
-    /// `context` with `tokens` more, which nothing else continues it with. Stops at the longest request there is.
+    /// `context` with `tokens` more, which nothing else continues it with. Stops at the longest
+    /// request there is.
     pub(crate) fn grow(&mut self, mut context: Context, tokens: u64) -> Context {
         let longest = MAX_BLOCKS_PER_REQUEST * u64::from(self.block_tokens);
         context.tokens = context.tokens.saturating_add(tokens).min(longest);
@@ -98,7 +99,8 @@ impl Plan {
             .saturating_add(writing_ms)
     }
 
-    /// The requests in the order of their times, with chunks numbered in the order of first appearance.
+    /// The requests in the order of their times, with chunks numbered in the order of first
+    /// appearance.
     pub(crate) fn into_trace(mut self) -> Trace {
         // Stable, so that what a session sends at one instant stays in order.
         self.requests.sort_by_key(|r| (r.time_us, r.session));

@@ -1,5 +1,5 @@
-//! A second opinion on the replay: LRU and vLLM's ARC written down naively, on ordered maps, for serial replay only
-//! (nothing is ever pinned or pending when a victim is picked).
+//! A second opinion on the replay: LRU and vLLM's ARC written down naively, on ordered maps, for
+//! serial replay only (nothing is ever pinned or pending when a victim is picked).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -78,7 +78,8 @@ impl Cache for Lru {
     }
 
     fn store_and_finish(&mut self, chain: &[ChunkId], capacity: usize) {
-        // The chain becomes the newest part of the order, head newest, and what no longer fits is the oldest.
+        // The chain becomes the newest part of the order, head newest, and what no longer fits is
+        // the oldest.
         for &chunk in chain.iter().rev() {
             self.0.renew(chunk);
         }
