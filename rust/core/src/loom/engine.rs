@@ -21,38 +21,38 @@ const STALE: &str = "a pin of before a reset was not told";
 const MISSED: &str = "a resident key is missed";
 
 models! {
-    a_reader_pins_while_the_owner_evicts: 2, 15_000, [
+    a_reader_pins_while_the_owner_evicts: 2, 8_000, [
         TransitionNotAtomic => RACE,
         PinIgnoresGeneration => OTHER,
         PinIgnoresPhase => RACE,
         ClaimIgnoresPins => RACE,
         UnpinRelaxed => RACE,
     ];
-    a_slot_that_a_reader_held_comes_back: 4, 1_200, [
+    a_slot_that_a_reader_held_comes_back: 4, 400, [
         NoNotice => STUCK,
         ParkUnconditionally => STUCK,
         ParkNotRetried => STUCK,
     ];
-    a_dropped_chunk_leaves_with_its_last_reader: 4, 1_600, [
+    a_dropped_chunk_leaves_with_its_last_reader: 4, 900, [
         NoNotice => STUCK,
         ParkUnconditionally => STUCK,
         ParkNotRetried => STUCK,
     ];
-    a_reset_drains_what_a_reader_pins: 2, 95_000, [
+    a_reset_drains_what_a_reader_pins: 2, 50_000, [
         DrainUnconditionally => STUCK,
         DrainNotClaimed => RACE,
     ];
-    a_slot_drains_by_the_owner_or_a_reader: 3, 6_800, [
+    a_slot_drains_by_the_owner_or_a_reader: 3, 3_000, [
         ParkDrainingUnconditionally => STUCK,
         FreeRelaxed => RACE,
     ];
-    a_fenced_reset_outdates_pins: 3, 1_100, [
+    a_fenced_reset_outdates_pins: 3, 600, [
         UnpinIgnoresGeneration => STALE,
     ];
-    a_cancelled_store_is_never_pinned: 2, 3_400, [
+    a_cancelled_store_is_never_pinned: 2, 1_000, [
         PinIgnoresPhase => OTHER,
     ];
-    lookups_beside_an_eviction_miss_nothing_resident: 2, 70_000, [];
+    lookups_beside_an_eviction_miss_nothing_resident: 2, 30_000, [];
 }
 
 fn tier(capacity: usize) -> Manager {

@@ -1,23 +1,24 @@
 //! Models of every protocol that has more than one thread, explored by loom.
 //!
-//! One file per protocol, and `engine` for whole verbs beside readers. [`models`] makes of each model one test that it
-//! holds and one test per fault of [`Mutant`] that it fails under, with the message that it must fail with; and
-//! `every_fault_is_caught` requires that no fault is left over. Run with `make loom`; `--nocapture` shows how many
-//! executions each model had.
+//! One file per protocol, and `engine` for whole verbs beside readers. [`models`] makes of each
+//! model one test that it holds and one test per fault of [`Mutant`] that it fails under, with the
+//! message that it must fail with; `every_fault_is_caught` requires that no fault is left over. Run
+//! with `make loom`; with `--nocapture` each model tells how many executions it had.
 //!
-//! A model that hardly runs proves nothing: each states the least number of executions that it must have, near the number
-//! it has.
+//! A model that hardly runs proves nothing: each states a least number of executions, about half of
+//! what it has.
 //!
-//! The bytes of a chunk are a [`Cell`] per slot, which loom checks for data races as it does not check atomics: a reader
-//! reads it while pinned, whoever stores writes it while pending. So a missing happens-before fails even where every
-//! value comes out right.
+//! The bytes of a chunk are a [`Cell`] per slot, which loom checks for data races as it does not
+//! check atomics: a reader reads it while pinned, whoever stores writes it while pending. So a
+//! missing happens-before fails even where every value comes out right.
 //!
-//! What the models leave out, beside [`crate::mutant`]'s list:
+//! What the models leave out, beside the list in [`crate::mutant`]:
 //!
-//! * The log of touches is `crossbeam_queue::ArrayQueue`, on std's atomics: its protocol is that crate's to check. Here it
-//!   is never under contention.
+//! * The log of touches is `crossbeam_queue::ArrayQueue`, on std's atomics: its protocol is that
+//!   crate's to check. Here it is never under contention.
 //! * Counters for statistics order nothing and are std's, too.
-//! * loom bounds the number of forced switches between threads, and remembers seven values of a word.
+//! * loom bounds the number of forced switches between threads, and remembers seven values of a
+//!   word. What needs more of either, or long histories, is the part of `tests/stress.rs`.
 
 mod engine;
 mod index;

@@ -13,11 +13,11 @@ const LOST: &str = "a notice was lost";
 const TWICE: &str = "a notice was taken twice";
 
 models! {
-    every_notice_is_taken_whenever_the_owner_drains: 3, 2_600, [
+    every_notice_is_taken_whenever_the_owner_drains: 3, 1_000, [
         NoticeSummaryLate => LOST,
         NoticeSummaryFirst => LOST,
     ];
-    a_notice_shows_the_unpin_before_it: 3, 1_400, [
+    a_notice_shows_the_unpin_before_it: 3, 700, [
         NoNotice => LOST,
         NotifyRelaxed => LOST,
         TakeRelaxed => LOST,

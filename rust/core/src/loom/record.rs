@@ -16,17 +16,17 @@ const WRONG: &str = "a key was found in another key's generation";
 const MISSED: &str = "a key that was stored is missed";
 
 models! {
-    words_of_two_keys_are_no_key: 3, 7_600, [
+    words_of_two_keys_are_no_key: 3, 4_000, [
         NoStateRecheck => TORN,
         KeyStoreRelaxed => TORN,
         KeyLoadRelaxed => TORN,
     ];
-    the_length_of_one_key_and_the_words_of_another_are_no_key: 3, 2_800, [
+    the_length_of_one_key_and_the_words_of_another_are_no_key: 3, 1_000, [
         NoStateRecheck => TORN,
         KeyStoreRelaxed => TORN,
         KeyLoadRelaxed => TORN,
     ];
-    a_key_is_found_in_its_own_generation: 3, 11_000, [
+    a_key_is_found_in_its_own_generation: 3, 6_000, [
         BeginStoreRelaxed => WRONG,
         StateLoadRelaxed => WRONG,
     ];

@@ -18,7 +18,7 @@ const LOST: &str = "a pin was lost";
 const STALE: &str = "a pin of before a reset was not told";
 
 models! {
-    a_pinned_slot_keeps_its_chunk: 3, 12_000, [
+    a_pinned_slot_keeps_its_chunk: 3, 6_000, [
         TransitionNotAtomic => RACE,
         PinIgnoresGeneration => OTHER,
         PinIgnoresPhase => RACE,
@@ -27,22 +27,22 @@ models! {
         FreeRelaxed => RACE,
         FreeKeepsGeneration => OTHER,
     ];
-    a_chunk_is_visible_to_whoever_pins_it: 5, 770, [
+    a_chunk_is_visible_to_whoever_pins_it: 5, 400, [
         PinRelaxed => RACE,
         PublishRelaxed => RACE,
     ];
-    a_chunk_given_back_is_pinned_as_before: 4, 3_500, [
+    a_chunk_given_back_is_pinned_as_before: 4, 1_000, [
         PinIgnoresPhase => LOST,
     ];
-    a_slot_is_reused_after_both_readers_let_go: 3, 2_100, [
+    a_slot_is_reused_after_both_readers_let_go: 3, 1_000, [
         UnpinRelaxed => RACE,
     ];
-    a_slot_parked_for_two_readers_gets_a_notice: 2, 8_400, [
+    a_slot_parked_for_two_readers_gets_a_notice: 2, 4_000, [
         NoNotice => LOST,
         ParkUnconditionally => LOST,
         ParkNotRetried => LOST,
     ];
-    a_late_unpin_leaves_the_next_chunk_pinned: 4, 1_800, [
+    a_late_unpin_leaves_the_next_chunk_pinned: 4, 1_000, [
         UnpinIgnoresGeneration => STALE,
     ];
 }
