@@ -291,6 +291,9 @@ class History:
             start = int(rng.random() * len(request.chunks))
         end = start + 1 + int(rng.random() * self.workload.most_in_call)
         keys = [key for chunk in request.chunks[start:end] for key in chunk]
+        if len(keys) > self.workload.capacity and rng.random() < 0.7:
+            # In full it could only be declined.
+            keys = keys[: rng.randint(1, self.workload.capacity)]
         if rng.random() < 0.05:
             rng.shuffle(keys)
         self._repeat_some(keys)

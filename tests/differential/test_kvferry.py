@@ -9,7 +9,7 @@ import pytest
 import kvferry
 from differential.by_key import run_by_key
 from differential.kvferry_driver import KvferryDriver
-from differential.lockstep import run_histories
+from differential.lockstep import DifferenceError, run_histories
 from differential.reference_driver import ReferenceDriver
 from differential.scenarios import SCENARIOS, Scenario
 
@@ -34,6 +34,20 @@ def test_random_histories_come_out_as_in_the_reference(policy: str, rough: bool)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: f"{s.policy}-{s.name}")
 def test_scenario(scenario: Scenario, by_ticket: bool) -> None:
     scenario.run(KvferryDriver, by_ticket=by_ticket)
+
+
+class FrozenDigest(KvferryDriver):
+    """An engine whose own digest of its lists stands still."""
+
+    def digest(self) -> int:
+        self._digest_at = self.manager._debug_digest() if self._digest else None
+        return super().digest()
+
+
+@POLICIES
+def test_an_engine_whose_digest_stands_still_is_caught(policy: str) -> None:
+    with pytest.raises(DifferenceError, match="digest"):
+        run_histories(policy, SEED, OPERATIONS, ReferenceDriver, FrozenDigest)
 
 
 @POLICIES

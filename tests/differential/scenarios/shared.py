@@ -44,6 +44,13 @@ def a_store_that_could_only_evict_its_own_keys_is_declined(s: Script) -> None:
     s.events("stored a b")
 
 
+@scenario("lru arc", 10)
+def a_store_may_replace_the_whole_tier(s: Script) -> None:
+    s.store(s.request(), "a b c d e f g h i j")
+    s.store(s.request(), "k l m n o p q r s t", evicts="a b c d e f g h i j")
+    s.store(s.request(), "u v w x y z A B C D", evicts="k l m n o p q r s t")
+
+
 @scenario("lru arc", 2)
 def a_declined_store_changes_nothing(s: Script) -> None:
     r = s.request()

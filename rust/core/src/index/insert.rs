@@ -65,8 +65,8 @@ impl Index {
         let place = self.place(hash);
         let at = self
             .emptier(place)
-            .or_else(|| self.displace(storage, place, writes))
-            .or_else(|| self.make_room(place, writes))
+            .or_else(|| self.victim_of_either(storage, place, writes))
+            .or_else(|| self.make_room(storage, place, writes))
             .ok_or(IndexFull)?;
         self.write(at, entry(place.tag, slot), writes);
         Ok(())
@@ -107,20 +107,29 @@ impl Index {
         (mask.count_ones(), (mask != 0).then_some(At { bucket, way }))
     }
 
-    /// The entry of a victim in the bucket that has more of them, which is to be written over: that
-    /// keeps the load even, as the choice of the emptier bucket does.
-    fn displace(&self, storage: &Storage, place: Place, writes: &mut Writes) -> Option<At> {
-        let victims = |bucket| {
-            let of_victim = |at: &At| self.is_of_victim(storage, *at, writes);
-            let ways = || (0..WAYS).map(|way| At { bucket, way }).filter(of_victim);
-            (ways().count(), ways().next())
-        };
-        let (a, in_first) = victims(place.first);
-        let (b, in_second) = victims(place.second);
+    /// The entry of a victim in that one of two buckets which has more of them: that keeps the load
+    /// even, as the choice of the emptier bucket does. The caller writes over it.
+    fn victim_of_either(&self, storage: &Storage, place: Place, writes: &mut Writes) -> Option<At> {
+        let (a, in_first) = self.victims(storage, place.first, writes);
+        let (b, in_second) = self.victims(storage, place.second, writes);
         let at = if a >= b { in_first } else { in_second }?;
-        let (_, slot) = unpack(self.load(at.bucket, at.way));
-        writes.displaced.insert(slot);
-        Some(at)
+        Some(self.displace(at, writes))
+    }
+
+    /// How many entries of a bucket are victims', and one of them.
+    fn victims(&self, storage: &Storage, bucket: u32, writes: &Writes) -> (usize, Option<At>) {
+        let ways = (0..WAYS).map(|way| At { bucket, way });
+        let mut victims = ways.filter(|at| self.is_of_victim(storage, *at, writes));
+        let first = victims.next();
+        (usize::from(first.is_some()) + victims.count(), first)
+    }
+
+    /// Notes that a victim's entry is to be written over.
+    fn displace(&self, at: At, writes: &mut Writes) -> At {
+        writes
+            .displaced
+            .insert(unpack(self.load(at.bucket, at.way)).1);
+        at
     }
 
     /// Whether an entry is that of a claimed chunk, and not that of the key which will have its
@@ -141,16 +150,16 @@ impl Index {
 
     /// Empties one way of the two full buckets of `place`: by one kick if that is possible, else by
     /// two.
-    fn make_room(&self, place: Place, writes: &mut Writes) -> Option<At> {
+    fn make_room(&self, storage: &Storage, place: Place, writes: &mut Writes) -> Option<At> {
         let buckets = [place.first, place.second];
         let kicked = buckets
             .into_iter()
-            .find_map(|bucket| self.kick(bucket, writes));
+            .find_map(|bucket| self.kick(storage, bucket, writes));
         kicked.or_else(|| {
             buckets.into_iter().find_map(|bucket| {
                 (0..WAYS).find_map(|way| {
                     let from = At { bucket, way };
-                    let room = self.kick(self.other_of(from), writes)?;
+                    let room = self.kick(storage, self.other_of(from), writes)?;
                     self.move_entry(from, room, writes);
                     Some(from)
                 })
@@ -158,12 +167,16 @@ impl Index {
         })
     }
 
-    /// Moves one entry of a full bucket to its other bucket, if one of them has room; returns the
-    /// way that is empty now.
-    fn kick(&self, bucket: u32, writes: &mut Writes) -> Option<At> {
+    /// Moves one entry of a full bucket to its other bucket, if one of them has room there or a
+    /// victim's entry to write over; returns the way that is free now.
+    fn kick(&self, storage: &Storage, bucket: u32, writes: &mut Writes) -> Option<At> {
         (0..WAYS).find_map(|way| {
             let from = At { bucket, way };
-            let room = self.empties(self.other_of(from)).1?;
+            let other = self.other_of(from);
+            let room = match self.empties(other).1 {
+                Some(room) => room,
+                None => self.displace(self.victims(storage, other, writes).1?, writes),
+            };
             self.move_entry(from, room, writes);
             Some(from)
         })
