@@ -84,7 +84,8 @@ mod event;
 mod hash;
 mod index;
 mod key;
-#[cfg(all(test, loom))]
+#[cfg(loom)]
+#[cfg(test)]
 mod loom;
 mod manager;
 mod mutant;

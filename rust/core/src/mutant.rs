@@ -85,7 +85,7 @@ mutants! {
     NoNotice,
     /// The owner parks a slot without looking whether it is still pinned.
     ParkUnconditionally,
-    /// The owner takes a slot that it could not park for a pinned one, instead of claiming it again.
+    /// The owner takes a slot that it could not park for a pinned one, and does not claim it again.
     ParkNotRetried,
     /// A reset drains a ready slot without looking whether it is still pinned.
     DrainUnconditionally,

@@ -9,8 +9,8 @@
 pub(crate) use std::sync::Arc;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::AtomicU64;
-/// A number that is counted and shown, and that no decision hangs on. It is std's in the loom build too: a value that
-/// orders nothing has no interleavings worth exploring.
+/// A number that is counted and shown, and that no decision hangs on. It is std's in the loom build
+/// too: a value that orders nothing has no interleavings worth exploring.
 pub(crate) use std::sync::atomic::AtomicU64 as Counter;
 pub(crate) use std::sync::atomic::Ordering;
 

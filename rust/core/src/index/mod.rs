@@ -206,7 +206,7 @@ impl Index {
     /// Forgets every key. Owner only.
     pub(crate) fn clear(&self) {
         for line in &self.buckets {
-            for entry in &line.0 {
+            for entry in &line.0[..WAYS] {
                 // Release: as for `store`.
                 entry.store(0, Ordering::Release);
             }

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{RACE, models, read_chunk, write_chunk};
+use super::{RACE, make_chunks, models, read_chunk, write_chunk};
 use crate::config::Config;
 use crate::hash::KeyHashing;
 use crate::key::Keys;
@@ -38,11 +38,11 @@ models! {
         ParkUnconditionally => STUCK,
         ParkNotRetried => STUCK,
     ];
-    a_reset_drains_what_a_reader_pins: 2, 50_000, [
+    a_reset_drains_what_a_reader_pins: 2, 40_000, [
         DrainUnconditionally => STUCK,
         DrainNotClaimed => RACE,
     ];
-    a_slot_drains_by_the_owner_or_a_reader: 3, 3_000, [
+    a_slot_drains_by_the_owner_or_a_reader: 3, 2_000, [
         ParkDrainingUnconditionally => STUCK,
         FreeRelaxed => RACE,
     ];
@@ -52,7 +52,7 @@ models! {
     a_cancelled_store_is_never_pinned: 2, 1_000, [
         PinIgnoresPhase => OTHER,
     ];
-    lookups_beside_an_eviction_miss_nothing_resident: 2, 30_000, [];
+    lookups_beside_an_eviction_miss_nothing_resident: 2, 3_000, [];
 }
 
 fn tier(capacity: usize) -> Manager {
@@ -61,6 +61,7 @@ fn tier(capacity: usize) -> Manager {
         .group_bytes(0)
         .hashing(KeyHashing::Seeded(0))
         .touch_log_capacity(1);
+    make_chunks();
     Manager::new(config).unwrap()
 }
 
@@ -221,10 +222,8 @@ fn lookups_beside_an_eviction_miss_nothing_resident() {
     let loading = load(&mut manager, B);
     let reader = manager.reader();
     let reader = thread::spawn(move || {
-        let old = lookup(&reader, A);
         assert_eq!(lookup(&reader, B), LookupResult::Hit, "{MISSED}");
-        let new = lookup(&reader, C);
-        if new != LookupResult::Miss || old == LookupResult::Miss {
+        if lookup(&reader, C) != LookupResult::Miss {
             assert_eq!(lookup(&reader, A), LookupResult::Miss, "{OTHER}");
         }
     });

@@ -1,6 +1,7 @@
 //! The index: lookups of a key while its entry moves.
 //!
-//! Four buckets of two ways. `insert` itself moves the entry, by a kick: the models fill the buckets so that it must.
+//! Four buckets of two ways. `insert` itself moves the entry, by a kick: the models fill the buckets
+//! so that it must.
 
 use std::ops::ControlFlow;
 
@@ -11,8 +12,8 @@ use crate::hash::{KeyHasher, KeyHashing};
 use crate::index::{Index, Writes};
 use crate::key::Keys;
 use crate::mutant::{Mutant, is};
-use crate::slot::state;
 use crate::shared::Storage;
+use crate::slot::state;
 use crate::storage::Records;
 use crate::sync::Arc;
 
@@ -77,7 +78,11 @@ impl Table {
 
     /// The next key with these two candidate buckets, its record written and ready.
     fn make(&self, maker: &mut Maker, first: u32, second: u32) -> Entry {
-        let Storage { index, records, hasher } = &self.0;
+        let Storage {
+            index,
+            records,
+            hasher,
+        } = &self.0;
         loop {
             maker.keys += 1;
             let key = maker.keys.to_le_bytes();
@@ -157,7 +162,10 @@ fn look_beside_an_insertion(set_up: SetUp, look: Look, and_back: bool) {
     reader.join().unwrap();
     let faulty = is(Mutant::MoveUncounted) || is(Mutant::TakeBackUncounted);
     let moves = table.0.index.moves() - before;
-    assert!(faulty || moves == 1 + u64::from(and_back), "the entry was to move");
+    assert!(
+        faulty || moves == 1 + u64::from(and_back),
+        "the entry was to move"
+    );
     assert_eq!(table.find(moving), Some(moving.slot), "{MISSED}");
     assert_eq!(table.find(newcomer).is_some(), !and_back, "{MISSED}");
 }
@@ -180,13 +188,18 @@ fn a_key_is_found_while_it_moves_there_and_back() {
 
 fn a_batch_finds_a_key_that_moves() {
     let find_both = |table: &Table, moving: Entry, newcomer: Entry| {
-        let Storage { index, records, hasher } = &table.0;
+        let Storage {
+            index,
+            records,
+            hasher,
+        } = &table.0;
         let keys: [&[u8]; 2] = [&moving.key, &newcomer.key];
         let mut first = None;
-        let _: ControlFlow<()> = index.find_each(records, *hasher, Keys::slices(&keys), |i, found| {
-            first = first.or((i == 0).then(|| found.slot()));
-            ControlFlow::Continue(())
-        });
+        let _: ControlFlow<()> =
+            index.find_each(records, *hasher, Keys::slices(&keys), |i, found| {
+                first = first.or((i == 0).then(|| found.slot()));
+                ControlFlow::Continue(())
+            });
         assert_eq!(first, Some(Some(moving.slot)), "{MISSED}");
     };
     look_beside_an_insertion(about_to_move_to_first, find_both, false);

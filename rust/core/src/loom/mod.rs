@@ -38,6 +38,14 @@ loom::lazy_static! {
     static ref CHUNKS: [Cell<u64>; 2] = [Cell::new(0), Cell::new(0)];
 }
 
+/// Makes the chunks, before a model starts its threads: whoever made them would otherwise be ordered
+/// before whoever uses them.
+fn make_chunks() {
+    for chunk in CHUNKS.iter() {
+        chunk.set(0);
+    }
+}
+
 /// Stores the bytes of a chunk, as a transfer does. A data race if anyone else may look.
 fn write_chunk(slot: u32, bytes: u64) {
     CHUNKS[slot as usize].set(bytes);
@@ -53,7 +61,9 @@ const RACE: &str = "Causality violation";
 
 /// Declares the models of a file: `name: preemptions, executions, [fault => message, …];`.
 macro_rules! models {
-    ($($name:ident: $preemptions:literal, $executions:literal, [$($fault:ident => $message:expr),* $(,)?];)*) => {
+    ($($name:ident: $preemptions:literal, $executions:literal, [
+        $($fault:ident => $message:expr),* $(,)?
+    ];)*) => {
         pub(super) const CAUGHT: &[crate::mutant::Mutant] =
             &[$($(crate::mutant::Mutant::$fault),*),*];
         $(mod $name {

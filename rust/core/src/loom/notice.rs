@@ -44,7 +44,8 @@ fn every_notice_is_taken_whenever_the_owner_drains() {
     assert_eq!(taken, SLOTS, "{LOST}");
 }
 
-/// Two draining slots, each held by one reader, and an owner that frees what a notice names once nobody holds it.
+/// Two draining slots, each held by one reader, and an owner that frees what a notice names once
+/// nobody holds it.
 fn a_notice_shows_the_unpin_before_it() {
     let shared = Arc::new((Records::new(2, 8).unwrap(), Notices::new(2).unwrap()));
     for slot in 0..2 {

@@ -41,7 +41,8 @@ fn put(records: &Records, key: &[u8]) {
     state::publish(records.state(SLOT), generation);
 }
 
-/// Stores `new` over `old` while a reader looks for `wanted`; what it found is handed to `check`, by its generation.
+/// Stores `new` over `old` while a reader looks for `wanted`; what it found is handed to `check`, by
+/// its generation.
 fn look_beside_a_store(old: &[u8], new: &[u8], wanted: &'static [u8], check: fn(Option<u32>)) {
     let records = Arc::new(Records::new(1, 24).unwrap());
     put(&records, old);

@@ -2,7 +2,7 @@
 
 use loom::thread;
 
-use super::{RACE, models, read_chunk, write_chunk};
+use super::{RACE, make_chunks, models, read_chunk, write_chunk};
 use crate::notice::Notices;
 use crate::shared::unpin_and_notify;
 use crate::slot::state::{self, Claim, PinAnswer, Unpin};
@@ -48,6 +48,7 @@ models! {
 }
 
 fn empty() -> Arc<Records> {
+    make_chunks();
     Arc::new(Records::new(1, 8).unwrap())
 }
 

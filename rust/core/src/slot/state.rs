@@ -24,10 +24,10 @@
 //! | [`try_pin`] | anyone | Acquire | [`publish`] |
 //! | [`unpin`] | anyone | Release | the Acquire of [`free`]: reads of the slot end before it is overwritten |
 //! | [`claim`] | owner | Relaxed | nothing: it reserves the slot, and whoever reuses it frees it first |
-//! | [`free`] | owner | Acquire | every [`unpin`] of the generation. Readers learn of it through the key words of the next chunk, which are stored with Release after it |
+//! | [`free`] | owner | Acquire | every [`unpin`] of the generation |
 //!
-//! A slot is overwritten only after it was free, however it came to be: evicted, dropped, failed or drained. So [`free`]
-//! alone takes over from the readers, and no path to it can forget to.
+//! A slot is overwritten only after it was free, however it came to be: evicted, dropped, failed or
+//! drained. So [`free`] alone takes over from the readers, and no path to it can forget to.
 //!
 //! All transitions are read-modify-writes, so each continues the release sequence that it finds.
 //! Every function is lock-free: a failed compare-exchange means that another one succeeded.
@@ -251,7 +251,8 @@ pub(crate) fn restore(word: &AtomicU64) {
 
 /// Makes a slot `Free` in the next generation, whatever it is, and returns that generation.
 pub(crate) fn free(word: &AtomicU64) -> u32 {
-    // Acquire: pairs with the Release of every `unpin` of this generation; see the module.
+    // Acquire: pairs with the Release of every `unpin` of this generation; see the module. A reader
+    // learns that the slot is free through the next key words, which are stored with Release.
     let order = weaken(Mutant::FreeRelaxed, Ordering::Acquire);
     match transition(word, order, |s| Some(s.freed())) {
         Ok(s) | Err(s) => s.generation(),
@@ -299,7 +300,8 @@ pub(crate) fn park(word: &AtomicU64) -> bool {
 pub(crate) fn claim_or_park(word: &AtomicU64) -> Claim {
     loop {
         let claim = claim(word);
-        // Each turn means that the last pin went between the two; it ends when no reader pins again.
+        // Each turn means that the last pin went between the two; it ends when no reader pins
+        // again.
         if claim != Claim::Pinned || park(word) || is(Mutant::ParkNotRetried) {
             return claim;
         }
