@@ -36,7 +36,7 @@ fn visit_all(cells: &[&Lazy], visit: &PyVisit<'_>) -> Result<(), PyTraverseError
         .try_for_each(|made| visit.call(made))
 }
 
-fn int64_array<'py>(
+pub(crate) fn int64_array<'py>(
     py: Python<'py>,
     numbers: impl ExactSizeIterator<Item = i64>,
 ) -> Bound<'py, PyAny> {
