@@ -1,7 +1,8 @@
 //! `BlockHashManager`: the verbs as vLLM 0.14 has them, by block hash alone.
 //!
-//! Base of `LRUOffloadingManager` and `ARCOffloadingManager`, so that their verbs are native methods without a wrapper.
-//! Its callers keep no tickets: they guarantee that no completion crosses a second store of the same hash.
+//! Base of `LRUOffloadingManager` and `ARCOffloadingManager`, so that their verbs are native
+//! methods without a wrapper. Its callers keep no tickets: they guarantee that no completion
+//! crosses a second store of the same hash.
 
 use std::sync::OnceLock;
 
@@ -125,10 +126,12 @@ impl BlockHashManager {
         Ok(hits.ready)
     }
 
-    /// Pins chunks, all of them ready, and says where they are. A hash twice is pinned twice. All or nothing.
+    /// Pins chunks, all of them ready, and says where they are. A hash twice is pinned twice. All
+    /// or nothing.
     ///
     /// Raises:
-    ///     NotResidentError, NotReadyError: A chunk is missing, or still being stored. No pin was taken.
+    ///     NotResidentError, NotReadyError: A chunk is missing, or still being stored. No pin was
+    ///         taken.
     fn prepare_load(&self, py: Python<'_>, block_hashes: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let (engine, keys) = self.keys(block_hashes)?;
         let ticket = engine
@@ -148,8 +151,8 @@ impl BlockHashManager {
     /// Ends a load: its pins are released.
     ///
     /// Raises:
-    ///     NotResidentError, NotPinnedError: A chunk is missing, or not pinned as often as the call names it. Nothing was
-    ///         released.
+    ///     NotResidentError, NotPinnedError: A chunk is missing, or not pinned as often as the call
+    ///         names it. Nothing was released.
     fn complete_load(&self, py: Python<'_>, block_hashes: &Bound<'_, PyAny>) -> PyResult<()> {
         let (engine, keys) = self.keys(block_hashes)?;
         engine
@@ -157,7 +160,8 @@ impl BlockHashManager {
             .map_err(load_error)
     }
 
-    /// Offers chunks: missing ones get a slot each, chunks that nobody holds leave for them, never one of this call.
+    /// Offers chunks: missing ones get a slot each, chunks that nobody holds leave for them, never
+    /// one of this call.
     ///
     /// Returns:
     ///     What to transfer and what left, or None if it did not fit. Then nothing has changed.
@@ -181,8 +185,8 @@ impl BlockHashManager {
             .map(Some)
     }
 
-    /// Ends a store. In success its chunks may be loaded from now on, otherwise their slots are free again. Ready chunks are
-    /// left alone in both cases, unknown ones are counted as late.
+    /// Ends a store. In success its chunks may be loaded from now on, otherwise their slots are
+    /// free again. Ready chunks are left alone in both cases, unknown ones are counted as late.
     #[pyo3(
         signature = (block_hashes, success=None),
         text_signature = "($self, block_hashes, success=True)"
@@ -201,7 +205,8 @@ impl BlockHashManager {
         done.map(|_| ()).map_err(key_error)
     }
 
-    /// An iterator over the events since the last call, in causal order. Empty unless events are enabled.
+    /// An iterator over the events since the last call, in causal order. Empty unless events are
+    /// enabled.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
         let inner = self.inner()?;
         let events = inner.engine.enter()?.take_events();

@@ -9,6 +9,7 @@ mod errors;
 mod inspect;
 mod keys;
 mod manager;
+mod options;
 mod outputs;
 mod reader;
 mod replay;
