@@ -51,7 +51,8 @@ wheel: $(VENV)/.tools ## build the release wheel and sdist into dist/, and try t
 	rm -rf dist "$(TARGET)/wheel-venv"
 	$(BIN)/maturin sdist --out dist
 	PATH="$(CURDIR)/$(BIN):$$PATH" \
-		$(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --out dist
+		$(BIN)/maturin build --release --interpreter $(BIN)/python --zig \
+		--compatibility manylinux_2_28 --out dist
 	$(UV) venv --quiet --python $(BIN)/python "$(TARGET)/wheel-venv"
 	$(UV) pip install --quiet --python "$(TARGET)/wheel-venv/bin/python" dist/*.whl
 	"$(TARGET)/wheel-venv/bin/python" scripts/smoke.py
@@ -137,7 +138,7 @@ $(VENV)/.tools: pyproject.toml | $(UV)
 
 $(TARGET)/wheel/.built: $(WHEEL_SOURCES) | $(VENV)/.tools
 	rm -rf "$(TARGET)/wheel"
-	$(BIN)/maturin build --release --compatibility linux --out "$(TARGET)/wheel"
+	$(BIN)/maturin build --release --interpreter $(BIN)/python --compatibility linux --out "$(TARGET)/wheel"
 	@touch $@
 
 $(VENV)/.kvferry: $(TARGET)/wheel/.built $(VENV)/.tools

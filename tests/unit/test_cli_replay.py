@@ -80,6 +80,16 @@ def test_the_table_shows_what_the_json_file_holds(trace: Path, tmp_path: Path) -
     assert result.stderr == ""
 
 
+def test_no_figure_is_cut_however_narrow_the_terminal(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = run("replay", trace, "--capacity", "10%,20%,30%,40%,50%", "--policy", "lru")
+    monkeypatch.setenv("COLUMNS", "20")
+    narrow = run("replay", trace, "--capacity", "10%,20%,30%,40%,50%", "--policy", "lru")
+    assert "…" not in narrow.stdout
+    assert len(narrow.stdout.splitlines()) == len(wide.stdout.splitlines())
+
+
 def test_without_a_trace_the_built_in_workload_is_replayed_with_the_seed(tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
     result = run("replay", "--policy", "lru", "--capacity", "5%", "--seed", 3, "--json", out)

@@ -117,10 +117,8 @@ def replay(  # noqa: PLR0913, PLR0917 - an argument for each option
             _fail(errors, str(error))
         except KeyboardInterrupt:
             _fail(errors, "interrupted", status=128 + signal.SIGINT)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 1000  # Nothing to fit into: keep every line whole.
-    print_rows(rows, console)
+    # Wider than any table: where a terminal is too narrow, it wraps lines and no figure is cut.
+    print_rows(rows, Console(highlight=False, width=1000))
 
 
 def _plot_output(path: Path) -> OutputFile:

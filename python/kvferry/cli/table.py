@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -48,7 +49,7 @@ def _capacity(row: Row) -> tuple[str, int]:
 
 
 def _matrix(title: str, rows: Sequence[Row]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     table.add_column("policy", no_wrap=True)
     for given, chunks in capacities_of(rows):
         header = f"{given}\n{chunks:,}" if given.endswith("%") else f"{chunks:,}"

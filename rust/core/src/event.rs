@@ -62,16 +62,21 @@ impl EventQueue {
         true
     }
 
-    /// Queues the one event after which none before it matters.
-    pub(crate) fn push_cleared(&mut self) {
-        if self.queued.lost > 0 {
-            self.queued = Events::default();
+    /// Queues the one event after which none before it matters: where it does not fit, it takes
+    /// their place. Returns how many that were.
+    pub(crate) fn push_cleared(&mut self) -> usize {
+        let mut replaced = 0;
+        // It counts as one key, so that resets alone cannot make the queue grow without a bound.
+        if self.queued.lost > 0 || self.keys >= self.max_keys {
+            replaced = std::mem::take(&mut self.queued).events.len();
             self.keys = 0;
         }
+        self.keys += 1;
         self.queued.events.push(Event {
             kind: EventKind::Cleared,
             keys: KeyList::default(),
         });
+        replaced
     }
 
     pub(crate) fn take(&mut self) -> Events {

@@ -77,8 +77,6 @@ mutants! {
     MoveClearsFirst,
     /// A move does not advance the move counter.
     MoveUncounted,
-    /// A move that is taken back does not advance the move counter.
-    TakeBackUncounted,
     /// A move advances the move counter with a relaxed read-modify-write.
     CountMoveRelaxed,
     /// The last unpin of a parked slot tells nobody.

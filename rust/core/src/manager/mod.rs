@@ -41,7 +41,7 @@ use crate::dedupe::Dedupe;
 use crate::error::{AccessError, ConfigError};
 use crate::event::{EventKind, EventQueue, Events};
 use crate::hash::Fingerprint;
-use crate::index::{Found, Writes};
+use crate::index::{Found, Journal};
 use crate::key::KeyList;
 use crate::policy::flat::filled;
 use crate::policy::{self, Policy, PolicyKind};
@@ -86,8 +86,8 @@ struct Scratch {
     victims: Vec<u32>,
     protected: Vec<u32>,
     offered: Vec<Fingerprint>,
-    writes: Writes,
     leaving: Leaving,
+    journal: Journal,
     dedupe: Dedupe,
     key: Vec<u8>,
 }

@@ -3,7 +3,6 @@
 use super::Manager;
 use crate::config::Config;
 use crate::error::ConfigError;
-use crate::index::Writes;
 use crate::shared::Storage;
 use crate::slot::state::{self, Phase};
 use crate::sync::Arc;
@@ -81,11 +80,9 @@ impl Manager {
         if key.is_empty() || storage.find_one(&key).slot().is_some() {
             return false;
         }
-        if storage
-            .index
-            .insert(storage, hash, slot, &mut Writes::default())
-            .is_err()
-        {
+        let journal = &mut self.scratch.journal;
+        journal.begin();
+        if storage.index.insert(hash, slot, journal).is_err() {
             return false;
         }
         let generation = state::begin_store(storage.records.state(slot));

@@ -32,7 +32,7 @@ impl Manager {
         }
         self.counters.epoch += 1;
         if let Some(events) = &mut self.events {
-            events.push_cleared();
+            self.counters.events_lost += events.push_cleared() as u64;
         }
         self.publish();
         usize::try_from(self.counters.draining).unwrap_or(usize::MAX)

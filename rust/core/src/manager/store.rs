@@ -8,19 +8,22 @@
 //! 2. tell the policy and the access what was offered: this stays even if the store does not fit,
 //!    as in vLLM;
 //! 3. claim the victims, all of them, sparing the keys of the call;
-//! 4. enter the missing keys into the index, at the slots that they will get;
+//! 4. take the victims out of the index and enter the missing keys at the slots that they will get:
+//!    in this order, so that the index never holds more keys than the tier has slots;
 //! 5. only now: let the victims go, write the records, insert into the order.
 //!
-//! A failure in 3 or 4 gives the claimed chunks back. A reader that follows an entry of step 4
-//! before step 5 finds another key in the record.
+//! A failure in 3 or 4 gives the claimed chunks back; 4 takes every change of the index back first.
+//! A claimed chunk is a hit until step 4 and, should that step fail, a miss until it has been taken
+//! back. A reader that follows an entry of step 4 before step 5 finds another key in the record.
 
-use super::{Leaving, Manager, Missing, Scratch};
+use super::{Manager, Missing, Scratch};
 use crate::access::RequestAccess;
 use crate::error::StoreError;
 use crate::event::EventKind;
 use crate::hash::Fingerprint;
-use crate::index::{Found, Writes};
+use crate::index::Found;
 use crate::key::{KeyList, Keys};
+use crate::shared::Storage;
 use crate::slot::PENDING;
 use crate::slot::state::{self, Claim};
 use crate::ticket::{StoreTicket, Ticket};
@@ -212,12 +215,12 @@ impl Manager {
             self.counters.declined_full += 1;
             return StoreOutcome::Rejected(StoreRejected::Full);
         }
-        if !self.enter_index(scratch) {
+        let Some(evicted) = self.enter_index(scratch) else {
             self.give_back(&scratch.victims);
             self.counters.declined_index += 1;
             return StoreOutcome::Rejected(StoreRejected::IndexFull);
-        }
-        let evicted = self.evict(scratch);
+        };
+        self.evict(scratch, &evicted);
         let ticket = self.write(keys, scratch, access);
         let indices = scratch.missing.iter().map(|m| m.index).collect();
         StoreOutcome::Stored(StoreOutput {
@@ -274,71 +277,64 @@ impl Manager {
         }
     }
 
-    /// Enters the missing keys at the slots that they will get, or none of them.
-    fn enter_index(&self, scratch: &mut Scratch) -> bool {
-        let storage = &self.shared.storage;
-        let index = &storage.index;
-        scratch.writes.clear();
+    /// Enters the missing keys at the slots that they will get, in place of the victims, whose keys
+    /// it returns; or changes nothing.
+    fn enter_index(&self, scratch: &mut Scratch) -> Option<KeyList> {
+        let Storage {
+            records,
+            index,
+            hasher,
+        } = &self.shared.storage;
+        let journal = &mut scratch.journal;
+        journal.begin();
+        let mut evicted = KeyList::with_capacity(scratch.victims.len(), self.shared.key_bytes);
+        let hashes = &mut scratch.leaving.hashes;
+        for victims in scratch.victims.chunks(GROUP) {
+            hashes.clear();
+            hashes.extend(victims.iter().map(|&slot| {
+                records.read_key(slot, evicted.grow());
+                hasher.index_hash(evicted.seal())
+            }));
+            index.warm(hashes.iter().copied());
+            for (&slot, &hash) in victims.iter().zip(&*hashes) {
+                index.take_out(hash, slot, journal);
+            }
+        }
         let mut slots = self.slots.plan(&scratch.victims, scratch.missing.len());
         for group in scratch.missing.chunks(GROUP) {
             index.warm(group.iter().map(|missing| missing.hash));
             for (missing, slot) in group.iter().zip(&mut slots) {
-                let entered = index.insert(storage, missing.hash, slot, &mut scratch.writes);
-                if entered.is_err() {
-                    index.take_back(&scratch.writes);
-                    return false;
+                if index.insert(missing.hash, slot, journal).is_err() {
+                    index.undo(journal);
+                    return None;
                 }
             }
         }
-        true
+        Some(evicted)
     }
 
     /// Lets claimed chunks go, in order.
-    fn evict(&mut self, scratch: &mut Scratch) -> KeyList {
-        if scratch.victims.is_empty() {
-            return KeyList::default();
+    fn evict(&mut self, scratch: &mut Scratch, evicted: &KeyList) {
+        if evicted.is_empty() {
+            return;
         }
-        let mut evicted = KeyList::with_capacity(scratch.victims.len(), self.shared.key_bytes);
+        let ghosts = self.policy.uses_ghosts();
+        let hasher = self.shared.storage.hasher;
+        let name = |key| if ghosts { hasher.fingerprint(key) } else { 0 };
+        let fingerprints = &mut scratch.leaving.fingerprints;
+        let mut keys = evicted.iter();
         for victims in scratch.victims.chunks(GROUP) {
-            self.evict_group(victims, &scratch.writes, &mut scratch.leaving, &mut evicted);
+            fingerprints.clear();
+            fingerprints.extend(keys.by_ref().take(victims.len()).map(name));
+            self.policy.warm(fingerprints);
+            for (&slot, &fingerprint) in victims.iter().zip(&*fingerprints) {
+                self.policy.on_evict(slot, fingerprint);
+                self.release_slot(slot);
+            }
         }
-        self.counters.evicted += scratch.victims.len() as u64;
+        self.counters.evicted += evicted.len() as u64;
         if self.events.is_some() {
             self.emit(EventKind::Removed, evicted.clone());
-        }
-        evicted
-    }
-
-    /// Lets a few chunks go: first what all of them need is brought into the cache, then each goes.
-    fn evict_group(
-        &mut self,
-        victims: &[u32],
-        writes: &Writes,
-        leaving: &mut Leaving,
-        evicted: &mut KeyList,
-    ) {
-        let storage = &self.shared.storage;
-        let ghosts = self.policy.uses_ghosts();
-        leaving.hashes.clear();
-        leaving.fingerprints.clear();
-        for &slot in victims {
-            storage.records.read_key(slot, evicted.grow());
-            let key = evicted.seal();
-            leaving.hashes.push(storage.hasher.index_hash(key));
-            leaving.fingerprints.push(if ghosts {
-                storage.hasher.fingerprint(key)
-            } else {
-                0
-            });
-        }
-        storage.index.warm(leaving.hashes.iter().copied());
-        self.policy.warm(&leaving.fingerprints);
-        for (i, &slot) in victims.iter().enumerate() {
-            if !writes.displaced(slot) {
-                self.shared.storage.index.remove(leaving.hashes[i], slot);
-            }
-            self.policy.on_evict(slot, leaving.fingerprints[i]);
-            self.release_slot(slot);
         }
     }
 
