@@ -43,7 +43,7 @@ use crate::storage::{Line, Records, lines};
 use crate::sync::{AtomicU64, Ordering};
 
 pub(crate) use batch::Found;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 use insert::IndexFull;
 pub(crate) use insert::Journal;
 use insert::Spot;

@@ -20,7 +20,7 @@ use crate::sync::Arc;
 const MISSED: &str = "a resident key is missed while its entry moves";
 
 models! {
-    a_key_is_found_while_it_moves_to_its_first_bucket: 3, 2_000, [
+    a_key_is_found_while_it_moves_to_its_first_bucket: 4, 6_000, [
         NoMoveRecheck => MISSED,
         MoveClearsFirst => MISSED,
         MoveUncounted => MISSED,
@@ -29,14 +29,14 @@ models! {
         EntryStoreRelaxed => MISSED,
         EntryLoadRelaxed => MISSED,
     ];
-    a_key_is_found_while_it_moves_to_its_second_bucket: 3, 1_000, [
+    a_key_is_found_while_it_moves_to_its_second_bucket: 4, 3_000, [
         MoveClearsFirst => MISSED,
     ];
-    a_key_is_found_while_it_moves_there_and_back: 3, 7_000, [
+    a_key_is_found_while_it_moves_there_and_back: 3, 4_000, [
         NoMoveRecheck => MISSED,
         MoveUncounted => MISSED,
     ];
-    a_batch_finds_a_key_that_moves: 2, 8_000, [
+    a_batch_finds_a_key_that_moves: 2, 4_000, [
         BatchNoMoveRecheck => MISSED,
         MoveUncounted => MISSED,
     ];
