@@ -8,6 +8,9 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 UV_VERSION := 0.13.9
 
+# Trust the certificates that the machine trusts, as cargo and pip do: uv brings its own otherwise.
+export UV_SYSTEM_CERTS ?= 1
+
 # The Python binding has no tests of its own in Rust: its tests are in Python.
 RUST_TESTED := --locked --workspace --exclude kvferry-py --features kvferry/testing
 LOOM := CARGO_TARGET_DIR="$(TARGET)/loom" RUSTFLAGS="$(RUSTFLAGS) --cfg loom"
