@@ -1,7 +1,7 @@
 # Every target sets up what it needs, in .venv and $(TARGET), and a second run reuses it. A machine
 # needs Rust, Python 3.11 or newer and a C compiler; scripts/preflight says so where one is missing.
 
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 VENV := .venv
 VLLM_VENV := .venv-vllm-0.32
 BIN := $(VENV)/bin
