@@ -227,8 +227,8 @@ impl OffloadingManager {
     ///
     /// Returns:
     ///     What to transfer, or None if it did not fit: then `last_rejection` says why, and no
-    ///         slot, resident key, order or
-    ///     event has changed. That the keys were offered is remembered in both cases.
+    ///     slot, resident key, order or event has changed. That the keys were offered is remembered
+    ///     in both cases.
     ///
     /// Raises:
     ///     StateError: The request has finished.
