@@ -1,12 +1,15 @@
 # Every target sets up what it needs, in .venv and $(TARGET), and a second run reuses it. A machine
 # needs Rust, Python 3.11 or newer and a C compiler; scripts/preflight says so where one is missing.
 
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 VENV := .venv
 VLLM_VENV := .venv-vllm-0.32
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 UV_VERSION := 0.13.9
+
+# Trust the certificates that the machine trusts, as cargo and pip do: uv brings its own otherwise.
+export UV_SYSTEM_CERTS ?= 1
 
 # The Python binding has no tests of its own in Rust: its tests are in Python.
 RUST_TESTED := --locked --workspace --exclude kvferry-py --features kvferry/testing

@@ -17,8 +17,6 @@ Nothing here imports vLLM. What differs, on purpose:
 * One thread at a time may use a manager; a second one gets `kvferry.ConcurrentUseError`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -132,8 +130,15 @@ class CPUBackend:
         """How many chunks can be stored before one has to leave."""
         return self.num_blocks if self._reader is None else self._reader.stats().free
 
-    def _give_to(self, manager: BlockHashManager) -> None:
-        self._reader = manager.reader()
+    def attach(self, reader: Reader) -> None:
+        """Takes note of the manager that this memory belongs to. Called by the manager.
+
+        Raises:
+            ValueError: It belongs to another one already.
+        """
+        if self._reader is not None:
+            raise ValueError("backend: belongs to another manager")
+        self._reader = reader
 
 
 class _NativeManager(BlockHashManager, OffloadingManager):
@@ -157,8 +162,6 @@ class _NativeManager(BlockHashManager, OffloadingManager):
         """
         if not isinstance(backend, CPUBackend):
             raise TypeError(f"backend: expected kvferry's CPUBackend, got {type(backend).__name__}")
-        if backend._reader is not None:
-            raise ValueError("backend: belongs to another manager")
         super().__init__(
             backend.num_blocks,
             policy=self._policy,
@@ -167,7 +170,7 @@ class _NativeManager(BlockHashManager, OffloadingManager):
             enable_events=enable_events,
             key_bytes=key_bytes,
         )
-        backend._give_to(self)
+        backend.attach(self.reader())
         self.backend = backend
 
 

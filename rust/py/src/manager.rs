@@ -83,7 +83,13 @@ impl OffloadingManager {
 #[pymethods]
 impl OffloadingManager {
     #[new]
-    #[pyo3(signature = (*args, **kwargs))]
+    #[pyo3(
+        signature = (*args, **kwargs),
+        text_signature = "(capacity, policy='lru', *, key_bytes=36, group_bytes=4, \
+                          store_threshold=1, max_tracker_size=64000, enable_events=False, \
+                          max_event_keys=1048576, touch_log_capacity=16384, \
+                          pending_timeout_us=None, hash_seed=None, uniform_keys=False)"
+    )]
     fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         let _ = (args, kwargs);
         Self {
@@ -221,8 +227,8 @@ impl OffloadingManager {
     ///
     /// Returns:
     ///     What to transfer, or None if it did not fit: then `last_rejection` says why, and no
-    ///         slot, resident key, order or
-    ///     event has changed. That the keys were offered is remembered in both cases.
+    ///     slot, resident key, order or event has changed. That the keys were offered is remembered
+    ///     in both cases.
     ///
     /// Raises:
     ///     StateError: The request has finished.
