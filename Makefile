@@ -1,12 +1,15 @@
 # Every target sets up what it needs, in .venv and $(TARGET), and a second run reuses it. A machine
 # needs Rust, Python 3.11 or newer and a C compiler; scripts/preflight says so where one is missing.
 
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 VENV := .venv
 VLLM_VENV := .venv-vllm-0.32
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 UV_VERSION := 0.13.9
+
+# Trust the certificates that the machine trusts, as cargo and pip do: uv brings its own otherwise.
+export UV_SYSTEM_CERTS ?= 1
 
 # The Python binding has no tests of its own in Rust: its tests are in Python.
 RUST_TESTED := --locked --workspace --exclude kvferry-py --features kvferry/testing
@@ -51,7 +54,8 @@ wheel: $(VENV)/.tools ## build the release wheel and sdist into dist/, and try t
 	rm -rf dist "$(TARGET)/wheel-venv"
 	$(BIN)/maturin sdist --out dist
 	PATH="$(CURDIR)/$(BIN):$$PATH" \
-		$(BIN)/maturin build --release --zig --compatibility manylinux_2_28 --out dist
+		$(BIN)/maturin build --release --interpreter $(BIN)/python --zig \
+		--compatibility manylinux_2_28 --out dist
 	$(UV) venv --quiet --python $(BIN)/python "$(TARGET)/wheel-venv"
 	$(UV) pip install --quiet --python "$(TARGET)/wheel-venv/bin/python" dist/*.whl
 	"$(TARGET)/wheel-venv/bin/python" scripts/smoke.py
@@ -137,7 +141,7 @@ $(VENV)/.tools: pyproject.toml | $(UV)
 
 $(TARGET)/wheel/.built: $(WHEEL_SOURCES) | $(VENV)/.tools
 	rm -rf "$(TARGET)/wheel"
-	$(BIN)/maturin build --release --compatibility linux --out "$(TARGET)/wheel"
+	$(BIN)/maturin build --release --interpreter $(BIN)/python --compatibility linux --out "$(TARGET)/wheel"
 	@touch $@
 
 $(VENV)/.kvferry: $(TARGET)/wheel/.built $(VENV)/.tools

@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "mutations.toml"
 README = ROOT / "tests" / "README.md"
 PROTOCOL_FAULTS = ROOT / "rust" / "core" / "src" / "mutant.rs"
+MODELS = ROOT / "rust" / "core" / "src" / "loom"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
 SCRATCH = TARGET / "mutations"
 PACKAGES = {"rust/core": "kvferry", "rust/sim": "kvferry-sim"}
@@ -79,7 +80,7 @@ def listed(path: Path = LIST) -> list[Mutation]:
 
 def protocol_faults(path: Path = PROTOCOL_FAULTS) -> list[tuple[str, str]]:
     """Returns (name, what it breaks) of each fault that the loom models switch on."""
-    (body,) = re.findall(r"enum Mutant \{\n(.*?)\n\}", path.read_text(), re.DOTALL)
+    (body,) = re.findall(r"^mutants! \{\n(.*?)\n\}", path.read_text(), re.DOTALL | re.MULTILINE)
     variants = re.findall(r"((?:^ +/// .*\n)+)^ +(\w+),$", body, re.MULTILINE)
     return [
         (name, " ".join(line.strip(" /") for line in comment.splitlines()).rstrip("."))
@@ -87,12 +88,27 @@ def protocol_faults(path: Path = PROTOCOL_FAULTS) -> list[tuple[str, str]]:
     ]
 
 
+def models(folder: Path = MODELS) -> dict[str, list[str]]:
+    """Returns the models that each fault of a protocol makes fail, by the name of the fault."""
+    caught: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*.rs")):
+        declared = re.findall(r"^    (\w+): \d, [\d_]+, \[(.*?)\];$", path.read_text(), re.S | re.M)
+        for model, faults in declared:
+            for fault in re.findall(r"(\w+) =>", faults):
+                caught.setdefault(fault, []).append(f"{path.stem}::{model}")
+    return caught
+
+
 def tables() -> str:
     """Returns what tests/README.md holds between its two markers."""
     lines = ["", "| mutation | what it breaks | caught by |", "|---|---|---|"]
     lines += [f"| `{row.name}` | {row.weakens} | `{row.test}` |" for row in listed()]
-    lines += ["", "| fault of a protocol | what it breaks |", "|---|---|"]
-    lines += [f"| `{name}` | {what} |" for name, what in protocol_faults()]
+    lines += ["", "| fault of a protocol | what it breaks | models that fail |", "|---|---|---|"]
+    caught = models()
+    lines += [
+        f"| `{name}` | {what} | {', '.join(f'`{model}`' for model in caught[name])} |"
+        for name, what in protocol_faults()
+    ]
     return "\n".join([*lines, "", ""])
 
 

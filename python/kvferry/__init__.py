@@ -34,15 +34,24 @@ from kvferry.specs import (
     GPULoadStoreSpec,
     LoadStoreSpec,
 )
+from kvferry.vllm_014 import (
+    ARCOffloadingManager,
+    CPUBackend,
+    LRUOffloadingManager,
+    OffloadingSpec,
+)
 
 __all__ = [
+    "ARCOffloadingManager",
     "BlockIDsLoadStoreSpec",
+    "CPUBackend",
     "CPULoadStoreSpec",
     "Completion",
     "ConcurrentUseError",
     "GPULoadStoreSpec",
     "Keys",
     "KvferryError",
+    "LRUOffloadingManager",
     "LoadStoreSpec",
     "LoadTicket",
     "LookupResult",
@@ -52,6 +61,7 @@ __all__ = [
     "OffloadKey",
     "OffloadingEvent",
     "OffloadingManager",
+    "OffloadingSpec",
     "Pin",
     "PinRefused",
     "PrepareLoadOutput",

@@ -1,7 +1,5 @@
 """Where a transfer reads or writes: lists of block ids in one medium."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 

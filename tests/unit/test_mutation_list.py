@@ -38,7 +38,7 @@ def test_protocol_faults_are_read_with_their_comments(
 ) -> None:
     source = tmp_path / "mutant.rs"
     source.write_text(
-        "/// One fault.\nenum Mutant {\n    /// A pin is\n    /// lost.\n    PinLost,\n"
+        "/// Faults.\nmutants! {\n    /// A pin is\n    /// lost.\n    PinLost,\n"
         "    /// Another.\n    Other,\n}\n\nenum Unrelated {\n    /// Not one.\n    No,\n}\n"
     )
     assert mutation_check.protocol_faults(source) == [

@@ -84,6 +84,9 @@ mod event;
 mod hash;
 mod index;
 mod key;
+#[cfg(loom)]
+#[cfg(test)]
+mod loom;
 mod manager;
 mod mutant;
 mod notice;

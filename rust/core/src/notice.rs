@@ -15,7 +15,7 @@
 
 use std::collections::TryReserveError;
 
-use crate::mutant::{Mutant, is};
+use crate::mutant::{Mutant, is, weaken};
 use crate::storage::zeroed_words;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -44,7 +44,11 @@ impl Notices {
         let set = |level: usize| {
             let bit = slot as usize >> (6 * level);
             // Release: pairs with the Acquire of `take`; see the module.
-            self.levels[level][bit >> 6].fetch_or(1 << (bit & 63), Ordering::Release);
+            let order = match level {
+                0 => weaken(Mutant::NotifyRelaxed, Ordering::Release),
+                _ => Ordering::Release,
+            };
+            self.levels[level][bit >> 6].fetch_or(1 << (bit & 63), order);
         };
         if is(Mutant::NoticeSummaryFirst) {
             (0..self.levels.len()).rev().for_each(set);
@@ -77,6 +81,8 @@ impl Notices {
         // Acquire: pairs with the Release of `notify`.
         let mut bits = if late {
             word.load(Ordering::Acquire)
+        } else if level == 0 {
+            word.swap(0, weaken(Mutant::TakeRelaxed, Ordering::Acquire))
         } else {
             word.swap(0, Ordering::Acquire)
         };

@@ -14,7 +14,7 @@ use crate::notice::Notices;
 use crate::slot::state::{self, Phase, Unpin};
 use crate::stats::{Published, Stats};
 use crate::storage::Records;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Counter, Ordering};
 
 /// The arrays that readers see, apart from the engine that works on them.
 ///
@@ -123,8 +123,8 @@ pub(crate) struct Shared {
     /// Touches by readers that the owner has not applied: slot in the upper half, generation in the
     /// lower.
     pub(crate) touches: ArrayQueue<u64>,
-    pub(crate) touches_dropped: AtomicU64,
-    pub(crate) unpins_stale: AtomicU64,
+    pub(crate) touches_dropped: Counter,
+    pub(crate) unpins_stale: Counter,
     pub(crate) published: Published,
     pub(crate) incarnation: u64,
     pub(crate) key_bytes: usize,
@@ -136,8 +136,8 @@ impl Shared {
         Ok(Self {
             notices: notices.map_err(|source| no_memory(config, source))?,
             touches: ArrayQueue::new(config.touch_log_capacity),
-            touches_dropped: AtomicU64::new(0),
-            unpins_stale: AtomicU64::new(0),
+            touches_dropped: Counter::new(0),
+            unpins_stale: Counter::new(0),
             published: Published::new(),
             incarnation: random_u64(),
             key_bytes: config.key_bytes,

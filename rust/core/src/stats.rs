@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{Counter, Ordering};
 
 /// Declares the numbers once: the struct of a snapshot, and its form as words.
 macro_rules! numbers {
@@ -109,11 +109,11 @@ impl fmt::Display for Stats {
 
 /// The last snapshot that the owner published.
 #[derive(Debug)]
-pub(crate) struct Published([AtomicU64; Stats::WORDS]);
+pub(crate) struct Published([Counter; Stats::WORDS]);
 
 impl Published {
     pub(crate) fn new() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+        Self(std::array::from_fn(|_| Counter::new(0)))
     }
 
     pub(crate) fn publish(&self, stats: &Stats) {

@@ -1,14 +1,17 @@
 //! Atomics and shared ownership, from `std` or, under `--cfg loom`, from loom.
 //!
-//! The only place where either is named. In the loom build every access first does a relaxed
-//! read-modify-write on one shared atomic: without it loom 0.7.3 explores too few executions of a
-//! model such as "load beside load and compare-exchange", and broken code passes. That extra
-//! operation is relaxed, so it orders nothing else.
+//! The only place, beside the models, where either is named. In the loom build every access first
+//! does a relaxed read-modify-write on one shared atomic: without it loom 0.7.3 explores too few
+//! executions of a model such as "load beside load and compare-exchange", and broken code passes.
+//! That extra operation is relaxed, so it orders nothing else.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::Arc;
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::AtomicU64;
+/// A number that is counted and shown, and that no decision hangs on. It is std's in the loom build
+/// too: a value that orders nothing has no interleavings worth exploring.
+pub(crate) use std::sync::atomic::AtomicU64 as Counter;
 pub(crate) use std::sync::atomic::Ordering;
 
 #[cfg(loom)]

@@ -10,8 +10,8 @@ use crate::engine::{Engine, enter};
 use crate::errors::{StateError, key_error, value_error};
 use crate::keys::PackedKeys;
 
-/// The record of one request: made by `begin_request`, filled by `prepare_load` and `prepare_store`, applied by
-/// `finish_request`.
+/// The record of one request: made by `begin_request`, filled by `prepare_load` and
+/// `prepare_store`, applied by `finish_request`.
 ///
 /// It remembers keys, not slots. Dropping it without finishing applies nothing.
 #[pyclass(frozen, module = "kvferry", name = "RequestAccess")]
@@ -71,40 +71,76 @@ impl<'a> Entered<'a> {
     }
 }
 
+/// Keys and where each stands in its request's prefix.
+pub(crate) struct Places {
+    keys: PackedKeys,
+    positions: Vec<u32>,
+}
+
+impl Places {
+    fn extract(
+        keys: &Bound<'_, PyAny>,
+        positions: &Bound<'_, PyAny>,
+        key_bytes: usize,
+    ) -> PyResult<Self> {
+        let keys = PackedKeys::extract("keys", keys, key_bytes)?;
+        let positions = self::positions("positions", positions)?;
+        if keys.len() != positions.len() {
+            let (n, m) = (positions.len(), keys.len());
+            return Err(value_error(
+                "positions",
+                format!("{n} positions for {m} keys"),
+            ));
+        }
+        Ok(Self { keys, positions })
+    }
+
+    /// Both or neither.
+    pub(crate) fn optional(
+        keys: Option<&Bound<'_, PyAny>>,
+        positions: Option<&Bound<'_, PyAny>>,
+        key_bytes: usize,
+    ) -> PyResult<Option<Self>> {
+        match (keys, positions) {
+            (None, None) => Ok(None),
+            (Some(keys), Some(positions)) => Self::extract(keys, positions, key_bytes).map(Some),
+            (Some(_), None) => Err(value_error("positions", "needed with keys")),
+            (None, Some(_)) => Err(value_error("keys", "needed with positions")),
+        }
+    }
+
+    pub(crate) fn tell(&self, access: &mut RequestAccess) -> PyResult<()> {
+        access
+            .set_positions(self.keys.view().keys(), &self.positions)
+            .map_err(key_error)
+    }
+}
+
 fn finished() -> PyErr {
     StateError::new_err("the request has finished")
 }
 
 #[pymethods]
 impl PyRequestAccess {
-    /// Tells where keys stand in the request's prefix, for instance by the token at which the chunk ends.
+    /// Tells where keys stand in the request's prefix, for instance by the token at which the chunk
+    /// ends.
     ///
-    /// At the end of the request its chunks are applied in this order: per group if every key of the group has a
-    /// position, across groups if every key has one.
+    /// At the end of the request its chunks are applied in this order: per group if every key of
+    /// the group has a position, across groups if every key has one.
     ///
     /// Args:
     ///     keys: keys of this request.
     ///     positions: one integer a key, 0 to 2**32 - 2.
     ///
     /// Raises:
-    ///     ValueError: The lengths differ, or a key or position is out of range. Nothing is recorded then.
+    ///     ValueError: The lengths differ, or a key or position is out of range. Nothing is
+    ///         recorded then.
     ///     StateError: The request has finished.
     ///     ConcurrentUseError: Another thread is using this access.
     fn set_positions(&self, keys: &Bound<'_, PyAny>, positions: &Bound<'_, PyAny>) -> PyResult<()> {
-        let keys_packed = PackedKeys::extract("keys", keys, self.key_bytes)?;
-        let positions = self::positions("positions", positions)?;
-        if positions.len() != keys_packed.len() {
-            let (n, m) = (positions.len(), keys_packed.len());
-            return Err(value_error(
-                "positions",
-                format!("{n} positions for {m} keys"),
-            ));
-        }
+        let places = Places::extract(keys, positions, self.key_bytes)?;
         let mut guard = self.enter()?;
-        let access = guard.as_mut().ok_or_else(finished)?;
-        access
-            .set_positions(keys_packed.view().keys(), &positions)
-            .map_err(key_error)
+        places.tell(guard.as_mut().ok_or_else(finished)?)
     }
 
     /// How many keys this request has seen; 0 once it has finished.

@@ -1,6 +1,6 @@
 //! Arguments that are no keys, checked so that the message names them.
 
-use kvferry::{Config, KeyHashing, PolicyKind, ResetMode};
+use kvferry::{PolicyKind, ResetMode};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -77,28 +77,6 @@ pub(crate) fn reset_mode(value: &Bound<'_, PyAny>) -> PyResult<ResetMode> {
             "mode",
             format!("{other:?} is neither 'drain' nor 'fenced'"),
         )),
-    }
-}
-
-pub(crate) fn hashing(
-    hash_seed: Option<&Bound<'_, PyAny>>,
-    uniform_keys: Option<&Bound<'_, PyAny>>,
-) -> PyResult<KeyHashing> {
-    let seed = optional_integer("hash_seed", hash_seed)?;
-    let uniform = uniform_keys.map_or(Ok(false), |value| boolean("uniform_keys", value))?;
-    match (seed, uniform) {
-        (Some(_), true) => Err(value_error("hash_seed", "uniform keys are not hashed")),
-        (Some(seed), false) => Ok(KeyHashing::Seeded(seed)),
-        (None, true) => Ok(KeyHashing::Uniform),
-        (None, false) => Ok(KeyHashing::Random),
-    }
-}
-
-/// Overrides a default of the engine's where the argument was given.
-pub(crate) fn apply<T>(config: Config, value: Option<T>, set: fn(Config, T) -> Config) -> Config {
-    match value {
-        Some(value) => set(config, value),
-        None => config,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The tree of exceptions, and which of them each of the engine's errors becomes.
 //!
-//! A bad argument is a `ValueError` or `TypeError` whose message begins with the argument's name. Everything else is a
-//! `KvferryError`.
+//! A bad argument is a `ValueError` or `TypeError` whose message begins with the argument's name.
+//! Everything else is a `KvferryError`.
 
 use kvferry::{ConfigError, KeyError, LoadError, StoreError};
 use pyo3::create_exception;
@@ -18,13 +18,13 @@ create_exception!(
     kvferry,
     ConcurrentUseError,
     KvferryError,
-    "A second thread entered an owner's verb, or used a request's access, while a call was running. Nothing was changed."
+    "A second thread entered a verb of the owner, or used a request's access, during a call.\n\nNothing was changed."
 );
 create_exception!(
     kvferry,
     StateError,
     KvferryError,
-    "The call does not fit the state of the tier or of the object that it was given. Nothing was changed."
+    "The call does not fit the state of the tier or of an argument. Nothing was changed."
 );
 create_exception!(
     kvferry,
@@ -77,6 +77,18 @@ pub(crate) fn type_error(name: &str, expected: &str, got: &Bound<'_, PyAny>) -> 
 
 pub(crate) fn key_error(error: KeyError) -> PyErr {
     value_error("keys", error)
+}
+
+/// For a verb that takes one key.
+pub(crate) fn one_key_error(error: KeyError) -> PyErr {
+    match error {
+        KeyError::Empty { .. } => value_error("key", "the key is empty"),
+        KeyError::TooLong { len, key_bytes, .. } => value_error(
+            "key",
+            format!("the key has {len} bytes, the manager holds at most {key_bytes}"),
+        ),
+        error => value_error("key", error),
+    }
 }
 
 pub(crate) fn config_error(error: ConfigError) -> PyErr {

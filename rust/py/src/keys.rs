@@ -1,9 +1,11 @@
-//! Keys as Python hands them in: any iterable of `bytes`, or a C-contiguous `uint8[n, width]` array.
+//! Keys as Python hands them in: any iterable of `bytes`, or a C-contiguous `uint8[n, width]`
+//! array.
 //!
-//! The keys of a call are copied into one buffer before the engine sees them. For a list that costs less than holding a
-//! reference to each item would, and the engine's passes then run over packed rows. For an array it is what makes the call
-//! safe: numpy's own loops write arrays without the interpreter's lock, and a key that changes between being hashed and
-//! being stored would leave an index entry that leads nowhere. A copy that is torn is one wrong key, no more. It also means
+//! The keys of a call are copied into one buffer before the engine sees them. For a list that costs
+//! less than holding a reference to each item would, and the engine's passes then run over packed
+//! rows. For an array it is what makes the call safe: numpy's own loops write arrays without the
+//! interpreter's lock, and a key that changes between being hashed and being stored would leave an
+//! index entry that leads nowhere. A copy that is torn is one wrong key, no more. It also means
 //! that a long call may release the lock without keeping anything of Python's alive.
 
 use kvferry::Keys;
@@ -28,15 +30,14 @@ pub(crate) struct PackedKeys {
 
 /// Packed keys in the form that the engine takes.
 pub(crate) enum KeysView<'a> {
-    Rows(&'a [u8], usize),
+    Rows(Keys<'a>),
     Slices(Vec<&'a [u8]>),
 }
 
 impl KeysView<'_> {
     pub(crate) fn keys(&self) -> Keys<'_> {
         match self {
-            // Packed keys are a whole number of rows.
-            Self::Rows(bytes, width) => Keys::rows(bytes, *width).unwrap_or(Keys::slices(&[])),
+            Self::Rows(keys) => *keys,
             Self::Slices(keys) => Keys::slices(keys),
         }
     }
@@ -89,11 +90,13 @@ impl PackedKeys {
                 ),
             ));
         };
-        // `as_slice` takes Fortran order for contiguous as well, and would hand out the keys of the transposed array.
+        // `as_slice` takes Fortran order for contiguous as well, and would hand out the keys of the
+        // transposed array.
         if !array.is_c_contiguous() {
             return Err(value_error(
                 name,
-                "the array is not C-contiguous (transposed, Fortran order or strided): pass numpy.ascontiguousarray(keys)",
+                "the array is not C-contiguous (transposed, Fortran order or strided): \
+                 pass numpy.ascontiguousarray(keys)",
             ));
         }
         let (len, width) = (array.shape()[0], array.shape()[1]);
@@ -177,10 +180,12 @@ impl PackedKeys {
     }
 
     pub(crate) fn view(&self) -> KeysView<'_> {
-        match &self.ends {
-            None => KeysView::Rows(&self.bytes, self.width.max(1)),
-            Some(_) => KeysView::Slices((0..self.len).map(|i| self.get(i)).collect()),
+        if self.ends.is_none()
+            && let Ok(rows) = Keys::rows(&self.bytes, self.width)
+        {
+            return KeysView::Rows(rows);
         }
+        KeysView::Slices((0..self.len).map(|i| self.get(i)).collect())
     }
 
     fn get(&self, i: usize) -> &[u8] {

@@ -3,11 +3,13 @@
 
 mod access;
 mod arguments;
+mod block_hash_manager;
 mod engine;
 mod errors;
 mod inspect;
 mod keys;
 mod manager;
+mod options;
 mod outputs;
 mod reader;
 mod replay;
@@ -21,6 +23,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<manager::OffloadingManager>()?;
+    m.add_class::<block_hash_manager::BlockHashManager>()?;
     m.add_class::<reader::PyReader>()?;
     m.add_class::<reader::PyPin>()?;
     m.add_class::<access::PyRequestAccess>()?;

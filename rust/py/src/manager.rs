@@ -2,32 +2,42 @@
 
 use std::sync::OnceLock;
 
-use kvferry::{Config, LookupResult, StoreOutcome};
+use kvferry::{ResetMode, StoreOutcome};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::access::{Entered, PyRequestAccess};
-use crate::arguments::{
-    apply, boolean, hashing, instance, integer, optional_integer, policy, positions, reset_mode,
-};
+use crate::access::{Entered, Places, PyRequestAccess};
+use crate::arguments::{boolean, instance, integer, optional_integer, reset_mode};
 use crate::engine::Engine;
-use crate::errors::{StateError, key_error, load_error, store_error, type_error, value_error};
+use crate::errors::{
+    StateError, key_error, load_error, one_key_error, store_error, type_error, value_error,
+};
 use crate::inspect;
 use crate::keys::{PackedKeys, one_key};
-use crate::outputs::{PrepareLoadOutput, PrepareStoreOutput};
+use crate::options;
+use crate::outputs::{
+    PrepareLoadOutput, PrepareStoreOutput, load_ticket, refuse_ticket, result_array, store_ticket,
+};
 use crate::reader::PyReader;
 use crate::stats::PyStats;
 use crate::support::Support;
-use crate::tickets::{PyCompletion, PyLoadTicket, PyStoreTicket};
+use crate::tickets::PyCompletion;
 
-/// Decides what a host tier of `capacity` chunks holds: what is stored where, and what leaves for it.
+/// Decides what a host tier of `capacity` chunks holds: what is stored where, and what leaves for
+/// it.
 ///
-/// A key is the identity of a chunk, as bytes. Keys of a call are in prefix order, head first, and given as an iterable of
-/// bytes (a list or tuple is fastest) or as a C-contiguous `uint8[n, width]` array.
+/// A key is the identity of a chunk, as bytes. Keys of a call are in prefix order, head first, and
+/// given as an iterable of bytes (a list or tuple is fastest) or as a C-contiguous array,
+/// `uint8[n, width]`.
 ///
-/// One thread at a time calls the verbs; a second one gets `ConcurrentUseError`. Lookups, `stats()`, properties and `repr`
-/// work from any thread, and so does a `reader()`. A call of many keys releases the interpreter's lock.
+/// Every verb raises TypeError or ValueError for a bad argument: a key that is empty or longer than
+/// `key_bytes`, an array of another shape or layout, an object of another manager. The message
+/// begins with the argument's name, and nothing has changed.
+///
+/// One thread at a time calls the verbs; a second one gets `ConcurrentUseError`. Lookups,
+/// `stats()`, properties and `repr` work from any thread, and so does a `reader()`. A call of very
+/// many keys releases the interpreter's lock.
 ///
 /// Args:
 ///     capacity: chunks that the tier holds.
@@ -39,9 +49,11 @@ use crate::tickets::{PyCompletion, PyLoadTicket, PyStoreTicket};
 ///     enable_events: whether events are kept for `take_events`.
 ///     max_event_keys: keys that events may hold until they are taken.
 ///     touch_log_capacity: touches by readers that may wait for the owner.
-///     pending_timeout_us: how long a store may be pending before `expire_pending` gives it up; never by default.
+///     pending_timeout_us: how long a store may be pending before `expire_pending` gives it up;
+///         never by default.
 ///     hash_seed: a seed for the hash of keys, for runs that are alike; random by default.
-///     uniform_keys: keys are uniformly distributed already (a cryptographic hash) and are not hashed again.
+///     uniform_keys: keys are uniformly distributed already (a cryptographic hash) and are not
+///         hashed again.
 ///
 /// Raises:
 ///     ValueError: An argument is out of range, or the policy is unknown.
@@ -71,7 +83,13 @@ impl OffloadingManager {
 #[pymethods]
 impl OffloadingManager {
     #[new]
-    #[pyo3(signature = (*args, **kwargs))]
+    #[pyo3(
+        signature = (*args, **kwargs),
+        text_signature = "(capacity, policy='lru', *, key_bytes=36, group_bytes=4, \
+                          store_threshold=1, max_tracker_size=64000, enable_events=False, \
+                          max_event_keys=1048576, touch_log_capacity=16384, \
+                          pending_timeout_us=None, hash_seed=None, uniform_keys=False)"
+    )]
     fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         let _ = (args, kwargs);
         Self {
@@ -79,78 +97,34 @@ impl OffloadingManager {
         }
     }
 
-    #[pyo3(signature = (
-        capacity, policy=None, *, key_bytes=None, group_bytes=None, store_threshold=None, max_tracker_size=None,
-        enable_events=None, max_event_keys=None, touch_log_capacity=None, pending_timeout_us=None, hash_seed=None,
-        uniform_keys=None,
-    ))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the keyword arguments of a Python class"
-    )]
+    #[pyo3(signature = (capacity, policy=None, **options))]
     fn __init__(
         &self,
         py: Python<'_>,
         capacity: &Bound<'_, PyAny>,
         policy: Option<&Bound<'_, PyAny>>,
-        key_bytes: Option<&Bound<'_, PyAny>>,
-        group_bytes: Option<&Bound<'_, PyAny>>,
-        store_threshold: Option<&Bound<'_, PyAny>>,
-        max_tracker_size: Option<&Bound<'_, PyAny>>,
-        enable_events: Option<&Bound<'_, PyAny>>,
-        max_event_keys: Option<&Bound<'_, PyAny>>,
-        touch_log_capacity: Option<&Bound<'_, PyAny>>,
-        pending_timeout_us: Option<&Bound<'_, PyAny>>,
-        hash_seed: Option<&Bound<'_, PyAny>>,
-        uniform_keys: Option<&Bound<'_, PyAny>>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         Support::get(py)?;
-        let size = |name, value| optional_integer::<usize>(name, value);
-        let mut config = Config::new(integer("capacity", capacity)?)
-            .hashing(hashing(hash_seed, uniform_keys)?)
-            .pending_timeout_us(optional_integer("pending_timeout_us", pending_timeout_us)?);
-        if let Some(name) = policy {
-            config = config.policy(self::policy("policy", name)?);
-        }
-        if let Some(events) = enable_events {
-            config = config.events(boolean("enable_events", events)?);
-        }
-        config = apply(config, size("key_bytes", key_bytes)?, Config::key_bytes);
-        config = apply(
-            config,
-            size("group_bytes", group_bytes)?,
-            Config::group_bytes,
-        );
-        let threshold = optional_integer("store_threshold", store_threshold)?;
-        config = apply(config, threshold, Config::store_threshold);
-        let tracker = size("max_tracker_size", max_tracker_size)?;
-        config = apply(config, tracker, Config::max_tracker_size);
-        let event_keys = size("max_event_keys", max_event_keys)?;
-        config = apply(config, event_keys, Config::max_event_keys);
-        let touches = size("touch_log_capacity", touch_log_capacity)?;
-        config = apply(config, touches, Config::touch_log_capacity);
+        let config = options::config(capacity, policy, options)?;
         self.engine
             .set(Engine::new(py, config)?)
             .map_err(|_| StateError::new_err("OffloadingManager.__init__ was called twice"))
     }
 
-    /// Whether one chunk is in the tier: `MISS`, `HIT` or `HIT_PENDING`. Never pins, never changes the order.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: The key is not bytes, is empty or too long.
+    /// Whether one chunk is in the tier: `MISS`, `HIT` or `HIT_PENDING`. Never pins, never changes
+    /// the order.
     fn lookup(&self, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let result = self
             .engine()?
             .reader
             .lookup(one_key("key", key)?)
-            .map_err(|error| value_error("key", error))?;
+            .map_err(one_key_error)?;
         Ok(Support::get(key.py())?.lookup_result(key.py(), result))
     }
 
-    /// The longest leading run of ready chunks, and of ready or pending ones: `(ready, known)`, in keys.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: `keys` are none.
+    /// The longest leading run of ready chunks, and of ready or pending ones: `(ready, known)`, in
+    /// keys.
     fn lookup_prefix(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
         let (engine, keys) = self.keys(keys)?;
         let hits = engine
@@ -160,9 +134,6 @@ impl OffloadingManager {
     }
 
     /// One result a key, as the numbers of `LookupResult`: `uint8[n]`.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: `keys` are none.
     fn lookup_each<'py>(
         &self,
         py: Python<'py>,
@@ -180,11 +151,8 @@ impl OffloadingManager {
 
     /// "These chunks were used": one access, for callers that have no requests. Applied tail first.
     ///
-    /// A pending chunk keeps its list. A key that ARC remembers as a ghost moves its target. Unknown keys are left out.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: `keys` are none. Nothing is touched then.
-    ///     ConcurrentUseError: Another thread is inside this manager.
+    /// A pending chunk keeps its list. A key that ARC remembers as a ghost moves its target.
+    /// Unknown keys are left out.
     fn touch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let (engine, keys) = self.keys(keys)?;
         engine
@@ -195,14 +163,12 @@ impl OffloadingManager {
     /// Begins the record of one request.
     ///
     /// Args:
-    ///     now_us: the caller's clock in microseconds; a time before the last one is taken as the last one.
+    ///     now_us: the caller's clock in microseconds; a time before the last one is taken as the
+    ///         last one.
     ///     keys: keys of the request whose places are known already; with `positions`.
-    ///     positions: where each of `keys` stands in the prefix, as in `RequestAccess.set_positions`.
+    ///     positions: where each of `keys` stands in the prefix, as in
+    ///         `RequestAccess.set_positions`.
     ///     gpu_hit: how many leading keys the accelerator's own prefix cache serves.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: A bad argument, or one of `keys` and `positions` without the other.
-    ///     ConcurrentUseError: Another thread is inside this manager.
     #[pyo3(
         signature = (now_us=None, keys=None, positions=None, gpu_hit=None),
         text_signature = "($self, now_us=0, keys=None, positions=None, gpu_hit=0)"
@@ -217,42 +183,21 @@ impl OffloadingManager {
         let engine = self.engine()?;
         let now_us = optional_integer("now_us", now_us)?.unwrap_or_default();
         let gpu_hit = optional_integer("gpu_hit", gpu_hit)?.unwrap_or_default();
-        let told = match (keys, positions) {
-            (None, None) => None,
-            (Some(keys), Some(positions)) => {
-                let keys = PackedKeys::extract("keys", keys, engine.key_bytes)?;
-                let positions = self::positions("positions", positions)?;
-                if keys.len() != positions.len() {
-                    let (n, m) = (positions.len(), keys.len());
-                    return Err(value_error(
-                        "positions",
-                        format!("{n} positions for {m} keys"),
-                    ));
-                }
-                Some((keys, positions))
-            }
-            (Some(_), None) => return Err(value_error("positions", "needed with keys")),
-            (None, Some(_)) => return Err(value_error("keys", "needed with positions")),
-        };
+        let places = Places::optional(keys, positions, engine.key_bytes)?;
         let mut access = engine.enter()?.begin_request(now_us, gpu_hit);
-        if let Some((keys, positions)) = told {
-            access
-                .set_positions(keys.view().keys(), &positions)
-                .map_err(key_error)?;
+        if let Some(places) = places {
+            places.tell(&mut access)?;
         }
         Ok(PyRequestAccess::new(engine, access))
     }
 
-    /// Applies what a request did, once, tail to head: a chunk that it reused is one hit, a chunk that it stored itself
-    /// regains its place in the order. An aborted request finishes like any other; a second time does nothing.
+    /// Applies what a request did, once, tail to head: a chunk that it reused is one hit, a chunk
+    /// that it stored itself regains its place in the order. An aborted request finishes like any
+    /// other; a second time does nothing.
     ///
     /// Args:
     ///     access: what `begin_request` returned.
     ///     output_tokens: how much the request generated, for policies that learn from it.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: A bad argument, or an access of another manager.
-    ///     ConcurrentUseError: Another thread is inside this manager, or uses the access.
     #[pyo3(signature = (access, output_tokens=None))]
     fn finish_request(
         &self,
@@ -272,21 +217,21 @@ impl OffloadingManager {
             .map_err(|error| value_error("access", error))
     }
 
-    /// Offers the chunks of a request. Missing ones get a slot each and are pending until `complete_store`; chunks that
-    /// nobody holds leave for them, never one of this call. A key twice in a call is stored once.
+    /// Offers the chunks of a request. Missing ones get a slot each and are pending until
+    /// `complete_store`; chunks that nobody holds leave for them, never one of this call. A key
+    /// twice in a call is stored once.
     ///
     /// Args:
     ///     keys: the chunks, in prefix order.
     ///     access: the request's record, if there is one.
     ///
     /// Returns:
-    ///     What to transfer, or None if it did not fit: then `last_rejection` says why, and no slot, resident key, order or
-    ///     event has changed. That the keys were offered is remembered in both cases.
+    ///     What to transfer, or None if it did not fit: then `last_rejection` says why, and no
+    ///     slot, resident key, order or event has changed. That the keys were offered is remembered
+    ///     in both cases.
     ///
     /// Raises:
-    ///     TypeError, ValueError: A bad argument, or an access of another manager. Nothing was offered then.
     ///     StateError: The request has finished.
-    ///     ConcurrentUseError: Another thread is inside this manager, or uses the access.
     #[pyo3(signature = (keys, access=None))]
     fn prepare_store(
         &self,
@@ -324,19 +269,17 @@ impl OffloadingManager {
         Ok(why.map(|why| support.store_rejected(py, why)))
     }
 
-    /// Ends a store. In success its chunks may be loaded from now on, otherwise their slots are free again.
+    /// Ends a store. In success its chunks may be loaded from now on, otherwise their slots are
+    /// free again.
     ///
-    /// A ticket acts on the very slots that it was made for: slots that have changed hands since, and a ticket that comes
-    /// twice, count as late and change nothing. Keys are for callers that guarantee that no completion crosses a reset or a
-    /// second store of the same key: ready keys are left alone, unknown ones count as late.
+    /// A ticket acts on the very slots that it was made for: slots that have changed hands since,
+    /// and a ticket that comes twice, count as late and change nothing. Keys are for callers that
+    /// guarantee that no completion crosses a reset or a second store of the same key: ready keys
+    /// are left alone, unknown ones count as late.
     ///
     /// Args:
     ///     keys: the output of `prepare_store`, its ticket, or keys.
     ///     success: whether the transfer succeeded.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: A bad argument, or a ticket of another manager. Nothing was completed then.
-    ///     ConcurrentUseError: Another thread is inside this manager.
     #[pyo3(signature = (keys, success=None), text_signature = "($self, keys, success=True)")]
     fn complete_store(
         &self,
@@ -351,7 +294,7 @@ impl OffloadingManager {
                 manager.complete_store(ticket, success)
             });
         }
-        refuse(keys, "keys, a PrepareStoreOutput or a StoreTicket")?;
+        refuse_ticket(keys, "keys, a PrepareStoreOutput or a StoreTicket")?;
         let (engine, keys) = self.keys(keys)?;
         engine
             .with_keys(py, &keys, |manager, keys| {
@@ -361,7 +304,8 @@ impl OffloadingManager {
             .map_err(key_error)
     }
 
-    /// Pins chunks, so that a transfer may read their slots. A key twice is pinned twice. All or nothing.
+    /// Pins chunks, so that a transfer may read their slots. A key twice is pinned twice. All or
+    /// nothing.
     ///
     /// Args:
     ///     keys: the chunks to load, all of them ready.
@@ -370,9 +314,8 @@ impl OffloadingManager {
     /// Raises:
     ///     NotResidentError: A key is not in the tier. No pin was taken.
     ///     NotReadyError: A key is still being stored. No pin was taken.
-    ///     StateError: A key holds the most pins that a slot can have (4095), or the request has finished.
-    ///     TypeError, ValueError: A bad argument, or an access of another manager.
-    ///     ConcurrentUseError: Another thread is inside this manager, or uses the access.
+    ///     StateError: A key holds the most pins that a slot can have (4095), or the request has
+    ///         finished.
     #[pyo3(signature = (keys, access=None))]
     fn prepare_load(
         &self,
@@ -393,7 +336,8 @@ impl OffloadingManager {
         PrepareLoadOutput::new(py, engine, ticket)
     }
 
-    /// Ends a load: its pins are released. A ticket that comes twice, or after a reset, counts as late.
+    /// Ends a load: its pins are released. A ticket that comes twice, or after a reset, counts as
+    /// late.
     ///
     /// Args:
     ///     keys: the output of `prepare_load`, its ticket, or keys, as in `complete_store`.
@@ -403,9 +347,8 @@ impl OffloadingManager {
     ///
     /// Raises:
     ///     NotResidentError: A key is not in the tier. Nothing was released.
-    ///     NotPinnedError: A key is not pinned, or not as often as the call names it. Nothing was released.
-    ///     TypeError, ValueError: A bad argument, or a ticket of another manager.
-    ///     ConcurrentUseError: Another thread is inside this manager.
+    ///     NotPinnedError: A key is not pinned, or not as often as the call names it. Nothing was
+    ///         released.
     fn complete_load(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<PyCompletion> {
         let engine = self.engine()?;
         if let Some(ticket) = load_ticket(keys) {
@@ -413,7 +356,7 @@ impl OffloadingManager {
                 .get()
                 .complete(engine, |manager, ticket| manager.complete_load(ticket));
         }
-        refuse(keys, "keys, a PrepareLoadOutput or a LoadTicket")?;
+        refuse_ticket(keys, "keys, a PrepareLoadOutput or a LoadTicket")?;
         let (engine, keys) = self.keys(keys)?;
         engine
             .with_keys(py, &keys, |manager, keys| manager.complete_load_keys(keys))?
@@ -421,12 +364,9 @@ impl OffloadingManager {
         Ok(PyCompletion::all(keys.len()))
     }
 
-    /// Gives up a store that will not come: its keys are a miss from now on, its slots drain until `complete_store` says
-    /// that the transfer has ended. Slots that are not pending any more count as late.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: Not a ticket or output of this manager's `prepare_store`.
-    ///     ConcurrentUseError: Another thread is inside this manager.
+    /// Gives up a store that will not come: its keys are a miss from now on, its slots drain until
+    /// `complete_store` says that the transfer has ended. Slots that are not pending any more count
+    /// as late.
     fn cancel_store(&self, ticket: &Bound<'_, PyAny>) -> PyResult<PyCompletion> {
         match store_ticket(ticket) {
             Some(ticket) => ticket.get().cancel(self.engine()?),
@@ -437,33 +377,23 @@ impl OffloadingManager {
         }
     }
 
-    /// Cancels every store that has been pending for `pending_timeout_us` at `now_us`. Returns how many chunks that were.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: `now_us` is no time.
-    ///     ConcurrentUseError: Another thread is inside this manager.
+    /// Cancels every store that has been pending for `pending_timeout_us` at `now_us`. Returns how
+    /// many chunks that were.
     fn expire_pending(&self, now_us: &Bound<'_, PyAny>) -> PyResult<usize> {
         let now_us = integer("now_us", now_us)?;
         Ok(self.engine()?.enter()?.expire_pending(now_us))
     }
 
-    /// Tells the time, in microseconds of the caller's clock. A time before the last one is taken as the last one.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: `now_us` is no time.
-    ///     ConcurrentUseError: Another thread is inside this manager.
+    /// Tells the time, in microseconds of the caller's clock. A time before the last one is taken
+    /// as the last one.
     fn advance_to(&self, now_us: &Bound<'_, PyAny>) -> PyResult<()> {
         let now_us = integer("now_us", now_us)?;
         self.engine()?.enter()?.advance_to(now_us);
         Ok(())
     }
 
-    /// "These will not come back": each leaves now if nobody holds it, else as soon as nobody does, without a ghost.
-    /// Offering a key again takes that back. Returns how many left now.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: `keys` are none. Nothing is dropped then.
-    ///     ConcurrentUseError: Another thread is inside this manager.
+    /// "These will not come back": each leaves now if nobody holds it, else as soon as nobody does,
+    /// without a ghost. Offering a key again takes that back. Returns how many left now.
     fn drop_keys(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         let (engine, keys) = self.keys(keys)?;
         engine
@@ -471,30 +401,24 @@ impl OffloadingManager {
             .map_err(key_error)
     }
 
-    /// Forgets everything: no key of before is visible from now on. One event of kind "cleared" tells it. O(capacity).
+    /// Forgets everything: no key of before is visible from now on. One event of kind "cleared"
+    /// tells it. O(capacity).
     ///
     /// Args:
-    ///     mode: "drain": slots with a transfer in flight wait for their tickets. "fenced": the caller guarantees that no
-    ///         earlier transfer touches a slot from now on, and all return at once.
+    ///     mode: "drain": slots with a transfer in flight wait for their tickets. "fenced": the
+    ///         caller guarantees that no earlier transfer touches a slot from now on, and all
+    ///         return at once.
     ///
     /// Returns:
     ///     How many slots are draining.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: `mode` is neither.
-    ///     ConcurrentUseError: Another thread is inside this manager.
     #[pyo3(signature = (mode=None), text_signature = "($self, mode='drain')")]
     fn reset_cache(&self, py: Python<'_>, mode: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
-        let mode = mode.map_or(Ok(kvferry::ResetMode::Drain), reset_mode)?;
-        let mut owner = self.engine()?.enter()?;
-        let manager: &mut kvferry::Manager = &mut owner;
-        Ok(py.detach(|| manager.reset_cache(mode)))
+        let mode = mode.map_or(Ok(ResetMode::Drain), reset_mode)?;
+        self.engine()?.reset(py, mode)
     }
 
-    /// The events since the last call, in causal order: `list[OffloadingEvent]`. Empty unless events are enabled.
-    ///
-    /// Raises:
-    ///     ConcurrentUseError: Another thread is inside this manager.
+    /// The events since the last call, in causal order: `list[OffloadingEvent]`. Empty unless
+    /// events are enabled.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let events = self.engine()?.enter()?.take_events();
         Support::get(py)?.events(py, &events)
@@ -506,9 +430,6 @@ impl OffloadingManager {
     }
 
     /// The bytes that the engine occupies.
-    ///
-    /// Raises:
-    ///     ConcurrentUseError: Another thread is inside this manager.
     fn memory_bytes(&self) -> PyResult<usize> {
         Ok(self.engine()?.enter()?.memory_bytes())
     }
@@ -570,34 +491,4 @@ impl OffloadingManager {
     fn _check_invariants(&self) -> PyResult<()> {
         inspect::check(self.engine()?)
     }
-}
-
-fn store_ticket<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, PyStoreTicket>> {
-    if let Ok(output) = given.cast::<PrepareStoreOutput>() {
-        return Some(output.get().store_ticket().bind(given.py()).clone());
-    }
-    given.cast::<PyStoreTicket>().ok().cloned()
-}
-
-fn load_ticket<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, PyLoadTicket>> {
-    if let Ok(output) = given.cast::<PrepareLoadOutput>() {
-        return Some(output.get().load_ticket().bind(given.py()).clone());
-    }
-    given.cast::<PyLoadTicket>().ok().cloned()
-}
-
-/// A ticket is no iterable of keys, though it has a length: the message says what would have been right.
-fn refuse(given: &Bound<'_, PyAny>, expected: &str) -> PyResult<()> {
-    let ticket = store_ticket(given).is_some() || load_ticket(given).is_some();
-    if ticket {
-        return Err(type_error("keys", expected, given));
-    }
-    Ok(())
-}
-
-pub(crate) fn result_array<'py>(
-    py: Python<'py>,
-    results: &[LookupResult],
-) -> Bound<'py, PyArray1<u8>> {
-    PyArray1::from_iter(py, results.iter().map(|&result| result as u8))
 }

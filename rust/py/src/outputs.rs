@@ -1,13 +1,15 @@
-//! What `prepare_store` and `prepare_load` return. Lists and arrays are made when they are first asked for.
+//! What `prepare_store` and `prepare_load` return. Lists and arrays are made when they are first
+//! asked for.
 
 use std::sync::OnceLock;
 
-use kvferry::{KeyList, LoadTicket, StoreOutput};
+use kvferry::{KeyList, LoadTicket, LookupResult, StoreOutput};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::engine::Engine;
+use crate::errors::type_error;
 use crate::keys::{PackedKeys, key_list};
 use crate::support::Support;
 use crate::tickets::{PyLoadTicket, PyStoreTicket};
@@ -15,7 +17,8 @@ use crate::tickets::{PyLoadTicket, PyStoreTicket};
 /// A Python object made at the first access, the same one ever after.
 type Lazy = OnceLock<Py<PyAny>>;
 
-/// No lock is held while `make` runs Python code: if two threads make one, the first to finish counts.
+/// No lock is held while `make` runs Python code: if two threads make one, the first to finish
+/// counts.
 fn lazy<'py>(
     cell: &Lazy,
     py: Python<'py>,
@@ -36,7 +39,7 @@ fn visit_all(cells: &[&Lazy], visit: &PyVisit<'_>) -> Result<(), PyTraverseError
         .try_for_each(|made| visit.call(made))
 }
 
-fn int64_array<'py>(
+pub(crate) fn int64_array<'py>(
     py: Python<'py>,
     numbers: impl ExactSizeIterator<Item = i64>,
 ) -> Bound<'py, PyAny> {
@@ -78,10 +81,6 @@ impl PrepareStoreOutput {
             evicted_list: Lazy::new(),
             spec: Lazy::new(),
         })
-    }
-
-    pub(crate) fn store_ticket(&self) -> &Py<PyStoreTicket> {
-        &self.ticket
     }
 }
 
@@ -196,10 +195,6 @@ impl PrepareLoadOutput {
             spec: Lazy::new(),
         })
     }
-
-    pub(crate) fn load_ticket(&self) -> &Py<PyLoadTicket> {
-        &self.ticket
-    }
 }
 
 #[pymethods]
@@ -235,4 +230,36 @@ impl PrepareLoadOutput {
         visit.call(&self.ticket)?;
         visit_all(&[&self.block_ids_array, &self.spec], &visit)
     }
+}
+
+/// The ticket in an argument that is a store's output or ticket.
+pub(crate) fn store_ticket<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, PyStoreTicket>> {
+    if let Ok(output) = given.cast::<PrepareStoreOutput>() {
+        return Some(output.get().ticket.bind(given.py()).clone());
+    }
+    given.cast::<PyStoreTicket>().ok().cloned()
+}
+
+/// The ticket in an argument that is a load's output or ticket.
+pub(crate) fn load_ticket<'py>(given: &Bound<'py, PyAny>) -> Option<Bound<'py, PyLoadTicket>> {
+    if let Ok(output) = given.cast::<PrepareLoadOutput>() {
+        return Some(output.get().ticket.bind(given.py()).clone());
+    }
+    given.cast::<PyLoadTicket>().ok().cloned()
+}
+
+/// Where keys are expected, a ticket of the other direction is refused by name.
+pub(crate) fn refuse_ticket(given: &Bound<'_, PyAny>, expected: &str) -> PyResult<()> {
+    if store_ticket(given).is_some() || load_ticket(given).is_some() {
+        return Err(type_error("keys", expected, given));
+    }
+    Ok(())
+}
+
+/// `uint8[n]`.
+pub(crate) fn result_array<'py>(
+    py: Python<'py>,
+    results: &[LookupResult],
+) -> Bound<'py, PyArray1<u8>> {
+    PyArray1::from_iter(py, results.iter().map(|&result| result as u8))
 }

@@ -8,14 +8,14 @@ use pyo3::prelude::*;
 
 use crate::arguments::instance;
 use crate::engine::{Engine, detach_if_long, enter};
-use crate::errors::{StalePinError, StateError, key_error, value_error};
+use crate::errors::{StalePinError, StateError, key_error, one_key_error, value_error};
 use crate::keys::{PackedKeys, one_key};
-use crate::manager::result_array;
+use crate::outputs::result_array;
 use crate::stats::PyStats;
 use crate::support::Support;
 
-/// Looks up, pins and touches from any thread while the owner works. Made by a manager's `reader()`; the engine lives for as
-/// long as a reader of it does.
+/// Looks up, pins and touches from any thread while the owner works. Made by a manager's
+/// `reader()`; the engine lives for as long as a reader of it does.
 ///
 /// Nothing here blocks the owner or another reader.
 #[pyclass(frozen, module = "kvferry", name = "Reader")]
@@ -47,7 +47,7 @@ impl PyReader {
         let result = self
             .reader
             .lookup(one_key("key", key)?)
-            .map_err(|error| value_error("key", error))?;
+            .map_err(one_key_error)?;
         Ok(Support::get(key.py())?.lookup_result(key.py(), result))
     }
 
@@ -72,19 +72,17 @@ impl PyReader {
         Ok(result_array(py, &results))
     }
 
-    /// Pins a ready chunk, so that its slot may be read: it cannot be evicted until the pin is given back.
+    /// Pins a ready chunk, so that its slot may be read: it cannot be evicted until the pin is
+    /// given back.
     ///
     /// Returns:
     ///     A `Pin`, or, falsy, the `PinRefused` that says why not.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: The key is not bytes, is empty or too long.
     fn try_pin(&self, key: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let py = key.py();
         let tried = self
             .reader
             .try_pin(one_key("key", key)?)
-            .map_err(|error| value_error("key", error))?;
+            .map_err(one_key_error)?;
         let support = Support::get(py)?;
         match tried {
             TryPin::Pinned(pin) => Ok(Py::new(py, PyPin::new(self, pin))?.into_any()),
@@ -116,9 +114,6 @@ impl PyReader {
     /// "These chunks were used": the owner applies it, tail first, when it next changes anything.
     ///
     /// Touches that do not fit the log are dropped and counted. Unknown keys are left out.
-    ///
-    /// Raises:
-    ///     TypeError, ValueError: `keys` are none.
     fn touch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let keys = self.keys(keys)?;
         let run = || self.reader.touch(keys.view().keys());
@@ -135,7 +130,8 @@ impl PyReader {
     }
 }
 
-/// The right to read one slot, until it is given back by `unpin`, by `Reader.unpin` or at the end of a `with` block.
+/// The right to read one slot, until it is given back by `unpin`, by `Reader.unpin` or at the end
+/// of a `with` block.
 ///
 /// A pin that is dropped instead keeps its chunk in the tier until the next reset.
 #[pyclass(frozen, module = "kvferry", name = "Pin")]
@@ -179,7 +175,8 @@ impl PyPin {
         self.generation
     }
 
-    /// Gives the pin back. Returns whether what was read is valid: False if the chunk left by a reset meanwhile.
+    /// Gives the pin back. Returns whether what was read is valid: False if the chunk left by a
+    /// reset meanwhile.
     ///
     /// Raises:
     ///     StateError: It was given back before. No other pin is released.
@@ -197,7 +194,8 @@ impl PyPin {
     /// Gives the pin back unless the block did.
     ///
     /// Raises:
-    ///     StalePinError: The chunk left by a reset: what was read must not be used. Not raised over another exception.
+    ///     StalePinError: The chunk left by a reset: what was read must not be used. Not raised
+    ///         over another exception.
     #[pyo3(signature = (kind, value, traceback))]
     fn __exit__(
         &self,

@@ -4,8 +4,8 @@ use kvferry::Stats;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// A snapshot of the engine's numbers. Each is right by itself; one taken while the owner works may mix the numbers from
-/// before and after a call.
+/// A snapshot of the engine's numbers. Each is right by itself; one taken while the owner works may
+/// mix the numbers from before and after a call.
 #[pyclass(frozen, eq, module = "kvferry", name = "Stats")]
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PyStats {

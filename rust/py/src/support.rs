@@ -1,6 +1,7 @@
 //! The classes of the Python package that the native code makes instances of.
 //!
-//! They are looked up when the first engine is made, not when the module is imported: the package imports this module first.
+//! They are looked up when the first engine is made, not when the module is imported: the package
+//! imports this module first.
 
 use kvferry::{Event, EventKind, Events, LookupResult, StoreRejected};
 use pyo3::prelude::*;

@@ -1,6 +1,7 @@
 //! Tickets and what a completion did.
 //!
-//! A ticket is given back once. A second completion with the same ticket changes nothing and is counted as late.
+//! A ticket is given back once. A second completion with the same ticket changes nothing and is
+//! counted as late.
 
 use std::sync::Mutex;
 
@@ -14,14 +15,16 @@ const HELD: &str = "another thread is using this ticket";
 
 /// What a completion did.
 ///
-/// For a load, `late` above zero means that what was read must not be used: its chunks had left by a reset.
+/// For a load, `late` above zero means that what was read must not be used: its chunks had left by
+/// a reset.
 #[pyclass(frozen, eq, hash, module = "kvferry", name = "Completion")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PyCompletion {
     /// Chunks that it acted on.
     #[pyo3(get)]
     applied: usize,
-    /// Chunks whose slot had changed hands, or that were completed before: counted, otherwise left alone.
+    /// Chunks whose slot had changed hands, or that were completed before: counted, otherwise left
+    /// alone.
     #[pyo3(get)]
     late: usize,
 }
@@ -111,13 +114,14 @@ macro_rules! ticket {
 }
 
 ticket! {
-    /// The slots of one store, to be given to `complete_store` when its transfer has ended. `len()` is the number of chunks.
+    /// The slots of one store, to be given to `complete_store` when its transfer has ended. `len()`
+    /// is the number of chunks.
     PyStoreTicket, "StoreTicket", StoreTicket
 }
 
 ticket! {
-    /// The pinned slots of one load, to be given to `complete_load` when its transfer has ended. `len()` is the number of
-    /// chunks.
+    /// The pinned slots of one load, to be given to `complete_load` when its transfer has ended.
+    /// `len()` is the number of chunks.
     PyLoadTicket, "LoadTicket", LoadTicket
 }
 

@@ -13,6 +13,7 @@ use std::ops::ControlFlow;
 use super::{Index, Place, WAYS, unpack};
 use crate::hash::KeyHasher;
 use crate::key::Keys;
+use crate::mutant::{Mutant, is};
 use crate::slot::NONE;
 use crate::slot::state::{self, Phase, State};
 use crate::storage::Records;
@@ -137,7 +138,7 @@ impl Index {
                 states[k] = state::load(records.state(picked[k]));
             }
         }
-        let moved = self.moves() != moves;
+        let moved = self.moves() != moves && !is(Mutant::BatchNoMoveRecheck);
         for k in 0..n {
             let key = keys.get(range.start + k);
             let hit = (picked[k] < records.capacity())

@@ -50,7 +50,7 @@ impl Journal {
     }
 
     /// How many entries moved.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn moves(&self) -> usize {
         let moved = |step: &&Step| matches!(step, Step::Moved { .. });
         self.0.iter().filter(moved).count()

@@ -35,7 +35,7 @@ use std::collections::TryReserveError;
 
 use crossbeam_utils::CachePadded;
 
-use crate::mutant::{Mutant, is};
+use crate::mutant::{Mutant, is, weaken};
 #[cfg(any(test, feature = "testing"))]
 use crate::slot::NONE;
 use crate::slot::state::State;
@@ -43,7 +43,7 @@ use crate::storage::{Line, Records, lines};
 use crate::sync::{AtomicU64, Ordering};
 
 pub(crate) use batch::Found;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 use insert::IndexFull;
 pub(crate) use insert::Journal;
 use insert::Spot;
@@ -56,14 +56,14 @@ pub(crate) const LOAD_PERCENT: usize = 75;
 /// one: without these, 89 of 20 million replacements in a table for 24 keys found no room.
 const SPARE_BUCKETS: usize = 2;
 
-/// Entries in a bucket.
-const WAYS: usize = 8;
+/// Entries in a bucket. The models explore every load of one, and two show what eight do.
+const WAYS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// Where the entry of a hash may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    first: u32,
-    second: u32,
+    pub(crate) first: u32,
+    pub(crate) second: u32,
     tag: u32,
 }
 
@@ -142,28 +142,32 @@ impl Index {
 
     #[inline]
     fn load(&self, bucket: u32, way: usize) -> u64 {
-        // Acquire: pairs with the Release of `store`; an entry leads to a record that is written,
-        // and a cleared one to the move counter.
-        self.buckets[bucket as usize].0[way].load(Ordering::Acquire)
+        // Acquire: pairs with the Release of `store`; a cleared entry, and whatever takes its place,
+        // leads to the move counter.
+        let order = weaken(Mutant::EntryLoadRelaxed, Ordering::Acquire);
+        self.buckets[bucket as usize].0[way].load(order)
     }
 
     #[inline]
     fn store(&self, bucket: u32, way: usize, entry: u64) {
         // Release: pairs with the Acquire of `load`.
-        self.buckets[bucket as usize].0[way].store(entry, Ordering::Release);
+        let order = weaken(Mutant::EntryStoreRelaxed, Ordering::Release);
+        self.buckets[bucket as usize].0[way].store(entry, order);
     }
 
     #[inline]
-    fn moves(&self) -> u64 {
+    pub(crate) fn moves(&self) -> u64 {
         // Acquire: pairs with the Release of `count_move`; the destination of a counted move is
         // visible.
-        self.moves.load(Ordering::Acquire)
+        let order = weaken(Mutant::MovesLoadRelaxed, Ordering::Acquire);
+        self.moves.load(order)
     }
 
     fn count_move(&self) {
         if !is(Mutant::MoveUncounted) {
             // Release: pairs with the Acquire of `moves`.
-            self.moves.fetch_add(1, Ordering::Release);
+            let order = weaken(Mutant::CountMoveRelaxed, Ordering::Release);
+            self.moves.fetch_add(1, order);
         }
     }
 
@@ -222,7 +226,7 @@ impl Index {
     /// Forgets every key. Owner only.
     pub(crate) fn clear(&self) {
         for line in &self.buckets {
-            for entry in &line.0 {
+            for entry in &line.0[..WAYS] {
                 // Release: as for `store`.
                 entry.store(0, Ordering::Release);
             }

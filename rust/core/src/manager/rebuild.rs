@@ -11,7 +11,9 @@ impl Manager {
     /// Gives the storage back, if no reader holds it any more.
     #[must_use]
     pub fn into_storage(self) -> Option<Storage> {
-        Arc::into_inner(self.shared).map(|shared| shared.storage)
+        Arc::try_unwrap(self.shared)
+            .ok()
+            .map(|shared| shared.storage)
     }
 
     /// An engine over a storage whose engine is gone: ready chunks are found again, in the order of

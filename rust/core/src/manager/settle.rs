@@ -6,7 +6,6 @@ use crate::event::EventKind;
 use crate::key::KeyList;
 use crate::slot::PINNED;
 use crate::slot::state::{self, Claim, Phase};
-use crate::storage::Records;
 use crate::sync::Arc;
 
 impl Manager {
@@ -73,39 +72,18 @@ impl Manager {
     /// Removes a `Ready` slot if nobody holds it; else parks it, so that the last unpin brings it
     /// back here. The key goes to `gone`.
     pub(super) fn try_remove(&mut self, slot: u32, gone: &mut KeyList) -> bool {
-        loop {
-            match state::claim(self.records().state(slot)) {
-                Claim::Claimed => {
-                    self.append_key(slot, gone);
-                    self.forget(slot);
-                    self.release_slot(slot);
-                    return true;
-                }
-                // Each turn means that a reader let go between the two; it ends when none pins
-                // again.
-                Claim::Pinned => {
-                    if state::park(self.records().state(slot)) {
-                        self.policy.set_evictable(slot, false);
-                        return false;
-                    }
-                }
-                Claim::Gone => return false,
+        match state::claim_or_park(self.records().state(slot)) {
+            Claim::Claimed => {
+                self.append_key(slot, gone);
+                self.forget(slot);
+                self.release_slot(slot);
+                true
             }
-        }
-    }
-
-    /// Claims a victim that the policy proposes, or parks it if a reader holds it.
-    pub(super) fn claim_or_park(records: &Records, slot: u32) -> bool {
-        loop {
-            match state::claim(records.state(slot)) {
-                Claim::Claimed => return true,
-                Claim::Pinned => {
-                    if state::park(records.state(slot)) {
-                        return false;
-                    }
-                }
-                Claim::Gone => return false,
+            Claim::Pinned => {
+                self.policy.set_evictable(slot, false);
+                false
             }
+            Claim::Gone => false,
         }
     }
 

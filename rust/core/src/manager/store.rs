@@ -25,7 +25,7 @@ use crate::index::Found;
 use crate::key::{KeyList, Keys};
 use crate::shared::Storage;
 use crate::slot::PENDING;
-use crate::slot::state;
+use crate::slot::state::{self, Claim};
 use crate::ticket::{StoreTicket, Ticket};
 
 /// Chunks that are worked on together: their cache misses overlap, and what they touch is still in
@@ -257,7 +257,7 @@ impl Manager {
         let claimed = n <= self.policy.evictable() as usize
             && self.policy.select(
                 n,
-                &mut |slot| Self::claim_or_park(records, slot),
+                &mut |slot| state::claim_or_park(records.state(slot)) == Claim::Claimed,
                 &mut scratch.victims,
             );
         for &slot in &scratch.protected {

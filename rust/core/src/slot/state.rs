@@ -22,9 +22,12 @@
 //! | [`begin_store`] | owner | Release | the Acquire of [`load`]: the key words are visible |
 //! | [`publish`] | owner | Release | the Acquire of [`try_pin`]: the bytes of the chunk are visible |
 //! | [`try_pin`] | anyone | Acquire | [`publish`] |
-//! | [`unpin`] | anyone | Release | the Acquire of [`claim`]: reads of the slot end before it is overwritten |
-//! | [`claim`] | owner | Acquire | [`unpin`] |
-//! | [`free`] | owner | Relaxed | nothing: key words of the next chunk are stored with Release after it |
+//! | [`unpin`] | anyone | Release | the Acquire of [`free`]: reads of the slot end before it is overwritten |
+//! | [`claim`] | owner | Relaxed | nothing: it reserves the slot, and whoever reuses it frees it first |
+//! | [`free`] | owner | Acquire | every [`unpin`] of the generation |
+//!
+//! A slot is overwritten only after it was free, however it came to be: evicted, dropped, failed or
+//! drained. So [`free`] alone takes over from the readers, and no path to it can forget to.
 //!
 //! All transitions are read-modify-writes, so each continues the release sequence that it finds.
 //! Every function is lock-free: a failed compare-exchange means that another one succeeded.
@@ -63,10 +66,6 @@ pub(crate) enum Phase {
 pub(crate) struct State(u64);
 
 impl State {
-    /// `Ready` in generation 0, without pins.
-    #[cfg(all(loom, test))]
-    pub(crate) const READY: u64 = (Phase::Ready as u64) << PHASE_SHIFT;
-
     pub(crate) const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
@@ -161,7 +160,7 @@ pub(crate) enum Claim {
 #[inline]
 pub(crate) fn load(word: &AtomicU64) -> State {
     // Acquire: pairs with the Release of `begin_store`, for the key words.
-    State(word.load(Ordering::Acquire))
+    State(word.load(weaken(Mutant::StateLoadRelaxed, Ordering::Acquire)))
 }
 
 /// Applies `next` until it succeeds or declines. Lock-free: see the module.
@@ -177,6 +176,10 @@ fn transition(
         let Some(new) = next(State(seen)) else {
             return Err(State(seen));
         };
+        if is(Mutant::TransitionNotAtomic) {
+            word.store(new.0, success);
+            return Ok(new);
+        }
         match word.compare_exchange(seen, new.0, success, Ordering::Relaxed) {
             Ok(_) => return Ok(new),
             Err(now) => seen = now,
@@ -209,11 +212,12 @@ pub(crate) fn try_pin(word: &AtomicU64, generation: u32) -> PinAnswer {
 /// Releases one pin of this generation.
 #[inline]
 pub(crate) fn unpin(word: &AtomicU64, generation: u32) -> Unpin {
-    // Release: pairs with the Acquire of `claim`; the holder's reads of the slot end before it is
+    // Release: pairs with the Acquire of `free`; the holder's reads of the slot end before it is
     // overwritten.
     let order = weaken(Mutant::UnpinRelaxed, Ordering::Release);
     let released = transition(word, order, |s| {
-        (s.generation() == generation && s.pins() > 0).then(|| State(s.0 - 1))
+        let same = s.generation() == generation || is(Mutant::UnpinIgnoresGeneration);
+        (same && s.pins() > 0).then(|| State(s.0 - 1))
     });
     match released {
         Ok(s) if s.pins() == 0 && s.is_parked() => Unpin::LastOfParked,
@@ -225,9 +229,8 @@ pub(crate) fn unpin(word: &AtomicU64, generation: u32) -> Unpin {
 /// Claims an unpinned `Ready` slot as a victim.
 #[inline]
 pub(crate) fn claim(word: &AtomicU64) -> Claim {
-    // Acquire: pairs with the Release of `unpin`.
-    let order = weaken(Mutant::ClaimRelaxed, Ordering::Acquire);
-    let claimed = transition(word, order, |s| {
+    // Relaxed: nothing is read or written under a claim; `free` or `restore` follows.
+    let claimed = transition(word, Ordering::Relaxed, |s| {
         let free_of_pins = s.pins() == 0 || is(Mutant::ClaimIgnoresPins);
         (s.phase() == Phase::Ready && free_of_pins).then(|| s.with_phase(Phase::Evicting))
     });
@@ -248,9 +251,10 @@ pub(crate) fn restore(word: &AtomicU64) {
 
 /// Makes a slot `Free` in the next generation, whatever it is, and returns that generation.
 pub(crate) fn free(word: &AtomicU64) -> u32 {
-    // Relaxed: a reader learns of it through the key words, which the next store writes with
-    // Release.
-    match transition(word, Ordering::Relaxed, |s| Some(s.freed())) {
+    // Acquire: pairs with the Release of every `unpin` of this generation; see the module. A reader
+    // learns that the slot is free through the next key words, which are stored with Release.
+    let order = weaken(Mutant::FreeRelaxed, Ordering::Acquire);
+    match transition(word, order, |s| Some(s.freed())) {
         Ok(s) | Err(s) => s.generation(),
     }
 }
@@ -259,9 +263,12 @@ pub(crate) fn free(word: &AtomicU64) -> u32 {
 #[inline]
 pub(crate) fn begin_store(word: &AtomicU64) -> u32 {
     // Release: pairs with the Acquire of `load`; whoever sees `Pending` sees the key.
-    match transition(word, Ordering::Release, |s| {
+    let order = weaken(Mutant::BeginStoreRelaxed, Ordering::Release);
+    let begun = transition(word, order, |s| {
         (s.phase() == Phase::Free).then(|| s.with_phase(Phase::Pending))
-    }) {
+    });
+    debug_assert!(begun.is_ok(), "a store begins in a free slot");
+    match begun {
         Ok(s) | Err(s) => s.generation(),
     }
 }
@@ -289,6 +296,18 @@ pub(crate) fn park(word: &AtomicU64) -> bool {
     .is_ok()
 }
 
+/// Claims a `Ready` slot; if somebody holds it, parks it instead, and answers [`Claim::Pinned`].
+pub(crate) fn claim_or_park(word: &AtomicU64) -> Claim {
+    loop {
+        let claim = claim(word);
+        // Each turn means that the last pin went between the two; it ends when no reader pins
+        // again.
+        if claim != Claim::Pinned || park(word) || is(Mutant::ParkNotRetried) {
+            return claim;
+        }
+    }
+}
+
 /// Takes the request for a notice back.
 pub(crate) fn unpark(word: &AtomicU64) {
     // Relaxed: the flag publishes nothing.
@@ -310,8 +329,8 @@ pub(crate) fn drain_pending(word: &AtomicU64) {
 pub(crate) fn drain_pinned(word: &AtomicU64) -> bool {
     // Relaxed: as for `park`.
     transition(word, Ordering::Relaxed, |s| {
-        (s.phase() == Phase::Ready && s.pins() > 0)
-            .then(|| State(s.with_phase(Phase::Draining).0 | PARKED))
+        let held = s.pins() > 0 || is(Mutant::DrainUnconditionally);
+        (s.phase() == Phase::Ready && held).then(|| State(s.with_phase(Phase::Draining).0 | PARKED))
     })
     .is_ok()
 }
@@ -321,7 +340,8 @@ pub(crate) fn drain_pinned(word: &AtomicU64) -> bool {
 pub(crate) fn park_draining(word: &AtomicU64) -> bool {
     // Relaxed: as for `park`.
     transition(word, Ordering::Relaxed, |s| {
-        (s.phase() == Phase::Draining && s.pins() > 0).then_some(State(s.0 | PARKED))
+        let held = s.pins() > 0 || is(Mutant::ParkDrainingUnconditionally);
+        (s.phase() == Phase::Draining && held).then_some(State(s.0 | PARKED))
     })
     .is_ok()
 }
