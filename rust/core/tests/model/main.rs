@@ -22,7 +22,7 @@ use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use crate::world::World;
 
 /// Histories in a run of `cargo test`.
-const CASES: u32 = 1500;
+const CASES: u32 = 2500;
 const STEPS: usize = 120;
 
 fn run(cases: u32) {
