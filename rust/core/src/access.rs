@@ -272,3 +272,6 @@ fn sort_unless_sorted(ids: &mut [EntryId], key: impl Fn(&EntryId) -> u32) {
         ids.sort_by_key(key);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -74,7 +74,7 @@ pub enum ConfigError {
         store_threshold: u32,
     },
     /// A touch log that can hold nothing, or more than is sensible.
-    #[error("touch_log_capacity {touch_log_capacity} is not between 1 and {max}")]
+    #[error("touch_log_capacity must be above zero and at most {max}, not {touch_log_capacity}")]
     TouchLog {
         /// What was asked for.
         touch_log_capacity: usize,

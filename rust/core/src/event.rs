@@ -84,3 +84,6 @@ impl EventQueue {
         std::mem::take(&mut self.queued)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -65,7 +65,8 @@ fn fold(key: &[u8]) -> u64 {
     let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |w, b| w << 8 | u64::from(*b));
     let head = word(&key[..key.len().min(8)]);
     let tail = word(&key[key.len().saturating_sub(8)..]);
-    (head ^ tail.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ head
+    let hash = (head ^ tail.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ hash >> 32
 }
 
 /// A number that differs between engines and processes, from the randomness that `std` seeds its
@@ -74,3 +75,6 @@ pub(crate) fn random_u64() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -175,3 +175,6 @@ pub(crate) fn group(key: &[u8], group_bytes: usize) -> u32 {
     tail.iter()
         .fold(0, |group, byte| group << 8 | u32::from(*byte))
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -200,3 +200,6 @@ pub(crate) fn zeroed_words(n: usize) -> Result<Box<[AtomicU64]>, TryReserveError
     words.resize_with(n, || AtomicU64::new(0));
     Ok(words.into_boxed_slice())
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

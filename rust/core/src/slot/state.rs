@@ -345,3 +345,6 @@ pub(crate) fn park_draining(word: &AtomicU64) -> bool {
     })
     .is_ok()
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

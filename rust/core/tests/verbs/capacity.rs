@@ -37,16 +37,16 @@ fn a_full_tier_is_replaced_whole_or_in_large_parts_by_one_call() {
 fn any_capacity_is_filled_by_any_keys_at_once_or_one_by_one_and_kept_full() {
     let mut numbers = Numbers(1);
     for capacity in (1..=80).chain([100, 128, 500, 3000]) {
-        for seed in 0..6 {
-            let config = Config::new(capacity).hashing(KeyHashing::Seeded(seed));
-            let mut manager = engine(config);
+        let seeded = (0..6).map(KeyHashing::Seeded);
+        for hashing in seeded.chain([KeyHashing::Uniform]) {
+            let mut manager = engine(Config::new(capacity).hashing(hashing));
             let at_once = Chunks::numbered((0..capacity).map(|_| numbers.next()));
             assert!(store(&mut manager, &at_once).is_empty());
             for _ in 0..40 {
                 let one = Chunks::numbered([numbers.next()]);
                 assert_eq!(store(&mut manager, &one).len(), 1);
             }
-            let mut manager = engine(Config::new(capacity).hashing(KeyHashing::Seeded(seed)));
+            let mut manager = engine(Config::new(capacity).hashing(hashing));
             for _ in 0..capacity {
                 let one = Chunks::numbered([numbers.next()]);
                 let output = begin_store(&mut manager, &one);
