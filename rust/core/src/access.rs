@@ -130,7 +130,14 @@ impl RequestAccess {
         }
     }
 
+    /// Makes room for the keys of a first call. Later calls mostly name the same keys again.
     pub(crate) fn reserve(&mut self, keys: usize) {
+        if self.entries.is_empty() {
+            self.grow(keys);
+        }
+    }
+
+    fn grow(&mut self, keys: usize) {
         // Sixteenths rather than doublings: the bound of 64 bytes a key holds for long requests
         // too.
         fn grow<T>(items: &mut Vec<T>, more: usize) {
@@ -172,7 +179,7 @@ impl RequestAccess {
         self.table.insert_unique(hash, id, |&id| {
             hasher.index_hash(Self::key_of(keys, stride, entries, id))
         });
-        self.reserve(1);
+        self.grow(1);
         self.keys.extend_from_slice(key);
         self.keys.resize((id as usize + 1) * self.key_bytes, 0);
         let len = u16::try_from(key.len()).unwrap_or(u16::MAX);

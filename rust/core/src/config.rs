@@ -9,6 +9,10 @@ use crate::slot::MAX_CAPACITY;
 /// The longest key that can be asked for.
 pub(crate) const MAX_KEY_BYTES: usize = 1024;
 
+/// The most touches by readers that may wait. Their queue takes 16 bytes a touch, and no allocator
+/// can refuse it.
+pub(crate) const MAX_TOUCH_LOG: usize = 1 << 20;
+
 /// The set-up of a [`crate::Manager`].
 ///
 /// ```
@@ -110,8 +114,8 @@ impl Config {
         self
     }
 
-    /// How many touches by readers may wait for the owner. Beyond that they are dropped and
-    /// counted.
+    /// How many touches by readers may wait for the owner, 1 to 1,048,576. Beyond that they are
+    /// dropped and counted.
     #[must_use]
     pub fn touch_log_capacity(mut self, touch_log_capacity: usize) -> Self {
         self.touch_log_capacity = touch_log_capacity;
@@ -144,8 +148,11 @@ impl Config {
                 store_threshold: self.store_threshold,
             });
         }
-        if self.touch_log_capacity == 0 {
-            return Err(ConfigError::TouchLog);
+        if !(1..=MAX_TOUCH_LOG).contains(&self.touch_log_capacity) {
+            return Err(ConfigError::TouchLog {
+                touch_log_capacity: self.touch_log_capacity,
+                max: MAX_TOUCH_LOG,
+            });
         }
         match u32::try_from(self.capacity) {
             Ok(capacity) if (1..=MAX_CAPACITY).contains(&capacity) => Ok(capacity),

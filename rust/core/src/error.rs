@@ -73,9 +73,14 @@ pub enum ConfigError {
         /// The threshold that was asked for.
         store_threshold: u32,
     },
-    /// A touch log that can hold nothing.
-    #[error("touch_log_capacity must be above zero")]
-    TouchLog,
+    /// A touch log that can hold nothing, or more than is sensible.
+    #[error("touch_log_capacity {touch_log_capacity} is not between 1 and {max}")]
+    TouchLog {
+        /// What was asked for.
+        touch_log_capacity: usize,
+        /// The most touches that may wait.
+        max: usize,
+    },
     /// The system has no memory for the arrays.
     #[error("no memory for {capacity} chunks")]
     Memory {

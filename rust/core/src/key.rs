@@ -70,9 +70,10 @@ impl<'a> Keys<'a> {
     pub fn get(&self, i: usize) -> &'a [u8] {
         match self.0 {
             Source::Slices(keys) => keys.get(i).copied().unwrap_or_default(),
-            Source::Rows { bytes, width } => {
-                bytes.get(i * width..(i + 1) * width).unwrap_or_default()
-            }
+            Source::Rows { bytes, width } => i
+                .checked_mul(width)
+                .and_then(|start| bytes.get(start..start.checked_add(width)?))
+                .unwrap_or_default(),
             Source::Access(access) => access.seen_key(i),
         }
     }
@@ -119,7 +120,7 @@ pub(crate) fn check_key(index: usize, len: usize, key_bytes: usize) -> Result<()
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyList {
     bytes: Vec<u8>,
-    ends: Vec<u32>,
+    ends: Vec<usize>,
 }
 
 impl KeyList {
@@ -137,8 +138,8 @@ impl KeyList {
 
     /// The keys in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        let start = |i: usize| if i == 0 { 0 } else { self.ends[i - 1] as usize };
-        (0..self.ends.len()).map(move |i| &self.bytes[start(i)..self.ends[i] as usize])
+        let start = |i: usize| if i == 0 { 0 } else { self.ends[i - 1] };
+        (0..self.ends.len()).map(move |i| &self.bytes[start(i)..self.ends[i]])
     }
 
     /// Appends one key.
@@ -152,12 +153,10 @@ impl KeyList {
         &mut self.bytes
     }
 
-    /// Makes the bytes since the last key a key, and returns it. Lists stay below 4 GiB: a call's
-    /// keys fit memory many times over before that.
+    /// Makes the bytes since the last key a key, and returns it.
     pub(crate) fn seal(&mut self) -> &[u8] {
-        let start = self.ends.last().map_or(0, |end| *end as usize);
-        self.ends
-            .push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
+        let start = self.ends.last().copied().unwrap_or(0);
+        self.ends.push(self.bytes.len());
         &self.bytes[start..]
     }
 

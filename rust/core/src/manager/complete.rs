@@ -147,7 +147,7 @@ impl Manager {
     /// keys are a miss instead of "ask again" for ever. Returns how many chunks that were. Without
     /// a configured time nothing expires.
     pub fn expire_pending(&mut self, now_us: u64) -> usize {
-        self.clock = self.clock.max(now_us);
+        self.advance_to(now_us);
         let mut expired = 0;
         if let Some(timeout) = self.pending_timeout_us {
             while let Some((slot, age)) = self.slots.oldest(PENDING, self.clock)

@@ -201,9 +201,11 @@ impl Manager {
     }
 
     /// Tells the engine the time. It never reads a clock itself; a time before the last one is
-    /// taken as the last one.
+    /// taken as the last one. What readers gave back and touched meanwhile is taken up, so that an
+    /// owner that waits for it needs no other verb.
     pub fn advance_to(&mut self, now_us: u64) {
         self.clock = self.clock.max(now_us);
+        self.settle_readers();
         self.publish();
     }
 

@@ -48,8 +48,9 @@ impl Manager {
         let mut found = std::mem::take(&mut self.scratch.found);
         self.find_all(Keys::seen_by(&access), &mut found);
         for (i, found) in found.iter().enumerate().rev() {
-            if let Found::Slot(slot, _) = *found {
-                self.policy.on_finish(slot, access.use_of(i));
+            if let Found::Slot(slot, _) = *found
+                && self.policy.on_finish(slot, access.use_of(i))
+            {
                 self.stamp(slot);
             }
         }

@@ -17,7 +17,8 @@ pub enum ResetMode {
 impl Manager {
     /// Forgets everything: no key of before is visible from now on, ghosts and ARC's target
     /// included. One `Cleared` event tells it. The admission tracker stays. Returns how many slots
-    /// are draining: once `stats().draining` is zero, no transfer of before is under way.
+    /// are draining: once `stats().draining` is zero, no transfer of before is under way. What
+    /// readers give back is seen by the next [`Manager::advance_to`] or verb that changes an order.
     ///
     /// O(capacity).
     pub fn reset_cache(&mut self, mode: ResetMode) -> usize {

@@ -109,12 +109,14 @@ impl Policy for ArcPolicy {
         self.adapt(key);
     }
 
-    fn on_finish(&mut self, slot: u32, access: Access) {
-        match access {
-            Access::Seen => {}
-            Access::Inserted => self.order.touch(slot, self.list(slot)),
-            Access::Reused => self.order.touch(slot, T2),
-        }
+    fn on_finish(&mut self, slot: u32, access: Access) -> bool {
+        let list = match access {
+            Access::Seen => return false,
+            Access::Inserted => self.list(slot),
+            Access::Reused => T2,
+        };
+        self.order.touch(slot, list);
+        true
     }
 
     fn set_evictable(&mut self, slot: u32, evictable: bool) {

@@ -47,8 +47,9 @@ impl Policy for LruPolicy {
 
     fn on_touch_missing(&mut self, _key: Fingerprint) {}
 
-    fn on_finish(&mut self, slot: u32, _access: Access) {
+    fn on_finish(&mut self, slot: u32, _access: Access) -> bool {
         self.order.touch(slot, ONLY);
+        true
     }
 
     fn set_evictable(&mut self, slot: u32, evictable: bool) {

@@ -101,9 +101,8 @@ pub(crate) trait Policy: Debug + Send {
     /// A touch of a key that is not resident.
     fn on_touch_missing(&mut self, key: Fingerprint);
 
-    /// A request that saw this chunk has finished. Tail first. `reused`: it found the chunk there;
-    /// `inserted`: it stored it itself and did not find it there before.
-    fn on_finish(&mut self, slot: u32, access: Access);
+    /// A request that saw this chunk has finished. Tail first. Returns whether the chunk has moved.
+    fn on_finish(&mut self, slot: u32, access: Access) -> bool;
 
     /// The chunk may, or may not, be proposed as a victim.
     fn set_evictable(&mut self, slot: u32, evictable: bool);

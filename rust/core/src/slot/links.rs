@@ -19,16 +19,13 @@ pub(crate) const PENDING: usize = 0;
 /// The list of slots that the owner has pinned.
 pub(crate) const PINNED: usize = 1;
 
-/// Milliseconds since the clock's zero, modulo 2^32: half of a 64-bit time is enough to order 49
-/// days.
-type Millis = u32;
-
 /// The lists of slots that hold no ready, unpinned chunk.
 #[derive(Debug)]
 pub(crate) struct SlotLists {
     next: Box<[u32]>,
     prev: Box<[u32]>,
-    since: Box<[Millis]>,
+    /// When a held slot came to its list, in microseconds of the caller's clock.
+    since: Box<[u64]>,
     heads: [u32; 2],
     tails: [u32; 2],
     lens: [u32; 2],
@@ -118,7 +115,7 @@ impl SlotLists {
         let tail = self.tails[list];
         self.prev[slot as usize] = tail;
         self.next[slot as usize] = NONE;
-        self.since[slot as usize] = millis(now_us);
+        self.since[slot as usize] = now_us;
         if tail == NONE {
             self.heads[list] = slot;
         } else {
@@ -148,12 +145,12 @@ impl SlotLists {
         self.lens[list]
     }
 
-    /// The oldest slot of a list and its age in microseconds, to the millisecond.
+    /// The oldest slot of a list and its age in microseconds.
     pub(crate) fn oldest(&self, list: usize, now_us: u64) -> Option<(u32, u64)> {
         let head = self.heads[list];
         (head != NONE).then(|| {
-            let age = millis(now_us).wrapping_sub(self.since[head as usize]);
-            (head, u64::from(age) * 1000)
+            let age = now_us.saturating_sub(self.since[head as usize]);
+            (head, age)
         })
     }
 
@@ -165,7 +162,7 @@ impl SlotLists {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        (self.next.len() + self.prev.len() + self.since.len()) * size_of::<u32>()
+        size_of_val(&*self.next) + size_of_val(&*self.prev) + size_of_val(&*self.since)
     }
 
     #[cfg(any(test, feature = "testing"))]
@@ -175,14 +172,6 @@ impl SlotLists {
             some(self.next[slot as usize])
         })
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the time is kept modulo 2^32 milliseconds"
-)]
-fn millis(now_us: u64) -> Millis {
-    (now_us / 1000) as Millis
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,11 +1,9 @@
 //! What the tests of the public interface share: keys, engines, and everything that can be seen of
 //! an engine.
 
-// Each test binary uses a part of this.
-#![expect(dead_code, reason = "each test binary uses a part of this module")]
-
 use kvferry::{
-    Config, DebugLists, KeyList, Keys, Manager, RequestAccess, Stats, StoreOutcome, StoreOutput,
+    Config, DebugLists, KeyList, Keys, LoadTicket, LookupResult, Manager, Pin, Reader,
+    RequestAccess, Stats, StoreOutcome, StoreOutput, StoreTicket, TryPin,
 };
 
 /// A sequence of numbers that is the same in every run (SplitMix64).
@@ -37,6 +35,12 @@ impl Chunks {
 
     pub(crate) fn of(keys: &[&[u8]]) -> Self {
         Self(keys.iter().map(|key| key.to_vec()).collect())
+    }
+
+    /// Short keys, written with spaces between them.
+    pub(crate) fn named(names: &str) -> Self {
+        let names = names.split_whitespace();
+        Self(names.map(|name| name.as_bytes().to_vec()).collect())
     }
 
     /// Calls `f` with the keys as slices.
@@ -100,4 +104,63 @@ pub(crate) fn store(manager: &mut Manager, chunks: &Chunks) -> Vec<Vec<u8>> {
     let output = begin_store(manager, chunks);
     manager.complete_store(output.ticket, true);
     owned(&output.evicted)
+}
+
+/// Keys written with spaces between them.
+pub(crate) fn names<'a>(keys: impl IntoIterator<Item = &'a Vec<u8>>) -> String {
+    let names = keys.into_iter().map(|key| String::from_utf8_lossy(key));
+    names.collect::<Vec<_>>().join(" ")
+}
+
+/// The keys of T1 and of T2, least recently used first.
+pub(crate) fn lists(manager: &Manager) -> (String, String) {
+    let lists = manager.debug_lists();
+    (names(&lists.t1), names(&lists.t2))
+}
+
+/// Stores keys that fit, by their names, and returns the names of those that left.
+pub(crate) fn put(manager: &mut Manager, keys: &str) -> String {
+    names(&store(manager, &Chunks::named(keys)))
+}
+
+/// Offers keys by their names; the names of those that are to be stored, and of those that left.
+pub(crate) fn offer_named(
+    manager: &mut Manager,
+    keys: &str,
+    access: Option<&mut RequestAccess>,
+) -> Option<(StoreTicket, String, String)> {
+    let chunks = Chunks::named(keys);
+    let output = offer(manager, &chunks, access).stored()?;
+    let stored = output.indices.iter().map(|&i| &chunks.0[i]);
+    let evicted = owned(&output.evicted);
+    Some((output.ticket, names(stored), names(&evicted)))
+}
+
+/// Pins chunks that are there for a load.
+pub(crate) fn pin(manager: &mut Manager, keys: &str) -> LoadTicket {
+    let load = Chunks::named(keys).with(|keys| manager.prepare_load(keys, None));
+    load.expect("they are ready")
+}
+
+pub(crate) fn touch(manager: &mut Manager, keys: &str) {
+    let done = Chunks::named(keys).with(|keys| manager.touch(keys));
+    done.expect("valid keys");
+}
+
+/// What a lookup says of each key: `.` a miss, `h` a hit, `p` pending.
+pub(crate) fn seen(manager: &Manager, keys: &str) -> String {
+    let result = |key: &Vec<u8>| match manager.lookup(key).expect("a valid key") {
+        LookupResult::Miss => '.',
+        LookupResult::Hit => 'h',
+        LookupResult::HitPending => 'p',
+    };
+    Chunks::named(keys).0.iter().map(result).collect()
+}
+
+/// A pin by a reader of a chunk that is there.
+pub(crate) fn reader_pin(reader: &Reader, key: &str) -> Pin {
+    match reader.try_pin(key.as_bytes()).expect("a valid key") {
+        TryPin::Pinned(pin) => pin,
+        other => panic!("{key}: {other:?}"),
+    }
 }

@@ -3,8 +3,11 @@
 //!
 //! `KVFERRY_MODEL_CASES` sets how many histories a run tries.
 
+#![cfg(feature = "testing")]
+
 mod access;
 mod calls;
+#[expect(dead_code, reason = "another test binary uses the rest")]
 #[path = "../common/mod.rs"]
 mod common;
 mod operations;
@@ -19,7 +22,7 @@ use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use crate::world::World;
 
 /// Histories in a run of `cargo test`.
-const CASES: u32 = 1500;
+const CASES: u32 = 2500;
 const STEPS: usize = 120;
 
 fn run(cases: u32) {

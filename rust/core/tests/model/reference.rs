@@ -163,8 +163,7 @@ impl Model {
     pub(crate) fn stats(&self) -> BTreeMap<&'static str, u64> {
         let count = |phase| self.of_phase(phase).count() as u64;
         let pinned = || self.of_phase(Phase::Ready).filter(|c| c.owner_pins > 0);
-        // Ages are kept to the millisecond.
-        let age = |chunk: &Chunk| (self.clock_us / 1000 - chunk.since_us / 1000) * 1000;
+        let age = |chunk: &Chunk| self.clock_us - chunk.since_us;
         let mut stats = self.counters.clone();
         let capacity = self.settings.capacity as u64;
         stats.insert("capacity", capacity);

@@ -10,6 +10,7 @@ impl Model {
 
     pub(crate) fn advance_to(&mut self, now_us: u64) {
         self.clock_us = self.clock_us.max(now_us);
+        self.settle();
     }
 
     pub(crate) fn begin_request(&mut self, now_us: u64) -> AccessModel {
@@ -228,8 +229,7 @@ impl Model {
         let Some(timeout) = self.settings.pending_timeout_us else {
             return 0;
         };
-        let now_ms = self.clock_us / 1000;
-        let due = |c: &&Chunk| (now_ms - c.since_us / 1000) * 1000 >= timeout;
+        let due = |c: &&Chunk| self.clock_us - c.since_us >= timeout;
         let due: Vec<Id> = self
             .of_phase(Phase::Pending)
             .filter(due)
