@@ -10,6 +10,7 @@
 //! with one wrong party has to fail by it.
 
 #[path = "../common/mod.rs"]
+#[expect(dead_code, reason = "the threads need keys and little else")]
 mod common;
 mod owner;
 mod reader;
