@@ -44,8 +44,7 @@ bench: $(VENV)/.kvferry ## measure the engine beside vLLM's manager, then the Ru
 	@$(MAKE) --no-print-directory $(VLLM_VENV)/.kvferry || \
 		echo "vLLM could not be installed here: measured beside OrderedDict instead"
 	python=$(VLLM_VENV)/bin/python; test -e $(VLLM_VENV)/.kvferry || python=$(BIN)/python; \
-		PYTHONPATH=tests "$$python" tests/benchmarks/bench_manager.py
-	$(BIN)/python scripts/import_time.py
+		PYTHONPATH=tests "$$python" tests/benchmarks/bench_manager.py --write BENCHMARKS.md
 	cargo bench --locked -p kvferry
 
 .PHONY: wheel

@@ -29,7 +29,7 @@ class BlockIDsLoadStoreSpec(LoadStoreSpec, ABC):
         """Takes a copy of the ids, or, of an int64 array, the array itself.
 
         Raises:
-            ValueError: The ids are not one-dimensional, or one is negative.
+            ValueError: The ids are not one-dimensional, or one is negative or too large.
             TypeError: They are no integers.
         """
         self.block_ids: npt.NDArray[np.int64] = _block_ids(block_ids)
@@ -107,4 +107,6 @@ def _block_ids(block_ids: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArra
         raise TypeError(f"block_ids: expected integers, got {ids.dtype}")
     if ids.min() < 0:
         raise ValueError("block_ids: an id is negative")
+    if ids.max() > np.iinfo(np.int64).max:
+        raise ValueError("block_ids: an id is out of range")
     return ids.astype(np.int64, copy=False)

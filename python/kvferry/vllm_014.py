@@ -229,9 +229,10 @@ class OffloadingSpec(ABC):
         self.extra_config = vllm_config.kv_transfer_config.kv_connector_extra_config
         self.gpu_block_size = vllm_config.cache_config.block_size
         block_size = self.extra_config.get("block_size", self.gpu_block_size)
-        if not isinstance(block_size, int | str):
-            raise ValueError(f"block_size: {block_size!r} is no number of tokens")  # noqa: TRY004
-        self.offloaded_block_size = int(block_size)
+        try:
+            self.offloaded_block_size = int(str(block_size))
+        except ValueError:
+            raise ValueError(f"block_size: {block_size!r} is no number of tokens") from None
         if self.offloaded_block_size <= 0 or self.offloaded_block_size % self.gpu_block_size:
             raise ValueError(
                 f"block_size: {self.offloaded_block_size} is no multiple of {self.gpu_block_size}"

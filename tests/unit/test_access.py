@@ -119,7 +119,7 @@ def test_an_access_of_another_manager_is_refused_and_stays_usable() -> None:
         lambda: manager.finish_request(access),
     ]
     for use in uses:
-        with pytest.raises(ValueError, match="^access: begun by another manager"):
+        with pytest.raises(ValueError, match=r"^access: begun by another manager"):
             use()
     other.prepare_load(keys(1), access)
     assert access.seen == 1
@@ -150,11 +150,11 @@ def test_a_store_that_does_not_fit_is_seen_once(policy: str) -> None:
 @pytest.mark.parametrize("wrong", [3, "access", object(), [1]])
 def test_what_is_no_access_is_refused_by_name(wrong: Any) -> None:
     manager = filled("lru", 8, 1)
-    with pytest.raises(TypeError, match="^access: expected RequestAccess, got"):
+    with pytest.raises(TypeError, match=r"^access: expected RequestAccess, got"):
         manager.prepare_store(keys(2), wrong)
-    with pytest.raises(TypeError, match="^access: expected RequestAccess, got"):
+    with pytest.raises(TypeError, match=r"^access: expected RequestAccess, got"):
         manager.prepare_load(keys(1), access=wrong)
-    with pytest.raises(TypeError, match="^access: expected RequestAccess, got"):
+    with pytest.raises(TypeError, match=r"^access: expected RequestAccess, got"):
         manager.finish_request(wrong)
 
 
@@ -195,25 +195,25 @@ def test_positions_may_be_an_array_of_any_integers(dtype: type) -> None:
 
 def test_keys_and_positions_come_together() -> None:
     manager = OffloadingManager(8)
-    with pytest.raises(ValueError, match="^positions: needed with keys"):
+    with pytest.raises(ValueError, match=r"^positions: needed with keys"):
         manager.begin_request(keys=keys(1))
-    with pytest.raises(ValueError, match="^keys: needed with positions"):
+    with pytest.raises(ValueError, match=r"^keys: needed with positions"):
         manager.begin_request(positions=[1])
 
 
 @pytest.mark.parametrize("name", ["now_us", "gpu_hit"])
 def test_the_numbers_of_a_request_are_checked(name: str) -> None:
     manager = OffloadingManager(8)
-    with pytest.raises(ValueError, match=f"^{name}: -1 is out of range"):
+    with pytest.raises(ValueError, match=rf"^{name}: -1 is out of range"):
         manager.begin_request(**{name: -1})
-    with pytest.raises(TypeError, match=f"^{name}: expected an int"):
+    with pytest.raises(TypeError, match=rf"^{name}: expected an int"):
         manager.begin_request(**{name: "soon"})
 
 
 def test_output_tokens_are_checked_and_the_request_goes_on() -> None:
     manager = OffloadingManager(8)
     access = manager.begin_request()
-    with pytest.raises(ValueError, match="^output_tokens: -1 is out of range"):
+    with pytest.raises(ValueError, match=r"^output_tokens: -1 is out of range"):
         manager.finish_request(access, -1)
     assert not access.finished
 

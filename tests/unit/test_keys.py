@@ -233,13 +233,13 @@ def test_a_key_is_a_hash_and_a_group() -> None:
 
 
 def test_impossible_parts_of_a_key_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="^block_hash: "):
+    with pytest.raises(ValueError, match=r"^block_hash: "):
         kvferry.make_offload_key(b"", 0)
     for group in (-1, 2**32):
-        with pytest.raises(ValueError, match="^group_idx: "):
+        with pytest.raises(ValueError, match=r"^group_idx: "):
             kvferry.make_offload_key(b"h", group)
     for short in (b"", b"1234"):
-        with pytest.raises(ValueError, match="^key: "):
+        with pytest.raises(ValueError, match=r"^key: "):
             kvferry.get_offload_block_hash(short)
-        with pytest.raises(ValueError, match="^key: "):
+        with pytest.raises(ValueError, match=r"^key: "):
             kvferry.get_offload_group_idx(short)

@@ -149,10 +149,10 @@ def test_tickets_of_another_manager_and_of_a_store_are_refused() -> None:
     load, store = other.prepare_load(keys(1)), other.prepare_store(keys(2))
     assert store is not None
     for ticket in (load, load.ticket):
-        with pytest.raises(ValueError, match="^ticket: made by another manager"):
+        with pytest.raises(ValueError, match=r"^ticket: made by another manager"):
             manager.complete_load(ticket)
     for ticket in (store, store.ticket):
-        with pytest.raises(TypeError, match="^keys: expected .*LoadTicket, got"):
+        with pytest.raises(TypeError, match=r"^keys: expected .*LoadTicket, got"):
             manager.complete_load(ticket)
     assert other.complete_load(load).applied == 1
 

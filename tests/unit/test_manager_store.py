@@ -242,16 +242,16 @@ def test_tickets_of_another_manager_and_of_a_load_are_refused() -> None:
     manager, other = filled("lru", 8, 1), filled("lru", 8, 1)
     store, load = begun(other, 2), other.prepare_load(keys(1))
     for ticket in (store, store.ticket):
-        with pytest.raises(ValueError, match="^ticket: made by another manager"):
+        with pytest.raises(ValueError, match=r"^ticket: made by another manager"):
             manager.complete_store(ticket)
-        with pytest.raises(ValueError, match="^ticket: made by another manager"):
+        with pytest.raises(ValueError, match=r"^ticket: made by another manager"):
             manager.cancel_store(ticket)
     for ticket in (load, load.ticket):
-        with pytest.raises(TypeError, match="^keys: expected .*StoreTicket, got"):
+        with pytest.raises(TypeError, match=r"^keys: expected .*StoreTicket, got"):
             manager.complete_store(ticket)
-        with pytest.raises(TypeError, match="^ticket: expected .*StoreTicket, got"):
+        with pytest.raises(TypeError, match=r"^ticket: expected .*StoreTicket, got"):
             manager.cancel_store(ticket)
-    with pytest.raises(TypeError, match="^ticket: expected .*StoreTicket, got list"):
+    with pytest.raises(TypeError, match=r"^ticket: expected .*StoreTicket, got list"):
         manager.cancel_store(keys(1))
     assert other.complete_store(store).applied == 1
 
@@ -263,7 +263,7 @@ def test_success_is_a_bool(success: Any) -> None:
     if success is None:
         assert manager.complete_store(output, success).applied == 1
         return
-    with pytest.raises(TypeError, match="^success: expected a bool"):
+    with pytest.raises(TypeError, match=r"^success: expected a bool"):
         manager.complete_store(output, success)
     assert manager.complete_store(output, np.bool_(False)).applied == 1
     assert manager.lookup(key(1)) is MISS

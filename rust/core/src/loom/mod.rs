@@ -18,7 +18,7 @@
 //!   crate's to check. Here it is never under contention.
 //! * Counters for statistics order nothing and are std's, too.
 //! * loom bounds the number of forced switches between threads, and remembers seven values of a
-//!   word. What needs more of either, or long histories, is the part of `tests/stress.rs`.
+//!   word. What needs more of either, or long histories, is the part of the stress tests.
 
 mod engine;
 mod index;

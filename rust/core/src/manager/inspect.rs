@@ -67,6 +67,12 @@ impl Manager {
         self.shared.storage.find_one(key).slot()
     }
 
+    /// How many entries of the index have been moved to make room for others.
+    #[must_use]
+    pub fn debug_moves(&self) -> u64 {
+        self.shared.storage.index.moves()
+    }
+
     /// The key that a slot's record holds, whatever its phase. For a reader that checks that its
     /// pin holds.
     #[must_use]

@@ -1,0 +1,1 @@
+"""Programs that measure kvferry. `make bench` runs them; nothing here asserts a time."""
