@@ -60,4 +60,24 @@ mod tests {
             assert_eq!(new, [true, true, false, true, false]);
         }
     }
+
+    #[test]
+    fn no_entry_of_an_old_call_is_taken_for_one_of_this_when_the_count_of_calls_starts_again() {
+        let keys: [&[u8]; 2] = [b"a", b"b"];
+        let keys = Keys::slices(&keys);
+        let mut dedupe = Dedupe::default();
+        for call in [0, u32::MAX - 2] {
+            dedupe.call = call;
+            for _ in 0..4 {
+                dedupe.begin(2);
+                let new = [0, 1, 0].map(|i| dedupe.insert(keys, i, 1));
+                assert_eq!(new, [true, true, false]);
+            }
+        }
+        // A longer call finds a table that is at most half full.
+        let many = vec![&b"x"[..]; 1000];
+        dedupe.begin(many.len());
+        assert!(dedupe.insert(Keys::slices(&many), 0, 3));
+        assert!(!dedupe.insert(Keys::slices(&many), 999, 3));
+    }
 }

@@ -162,6 +162,12 @@ impl Records {
         (stamp >> 1, u8::from(stamp & 1 == 1))
     }
 
+    /// Every word.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn words(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.lines.iter().flat_map(|line| &line.0)
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.lines)
     }

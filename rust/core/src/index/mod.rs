@@ -233,6 +233,12 @@ impl Index {
         }
     }
 
+    /// Every word.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn words(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.buckets.iter().flat_map(|line| &line.0)
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.buckets)
     }

@@ -49,8 +49,8 @@ impl Table {
 
     /// Every entry, in place.
     fn words(&self) -> Vec<u64> {
-        let lines = self.index.buckets.iter().flat_map(|line| &line.0);
-        lines.map(|entry| entry.load(Ordering::Relaxed)).collect()
+        let words = self.index.words();
+        words.map(|entry| entry.load(Ordering::Relaxed)).collect()
     }
 
     fn enter_hash(&mut self, slot: u32, hash: u64) -> Result<usize, IndexFull> {

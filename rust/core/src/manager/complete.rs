@@ -145,7 +145,8 @@ impl Manager {
 
     /// Cancels every store that has been pending for the configured time at `now_us`, so that its
     /// keys are a miss instead of "ask again" for ever. Returns how many chunks that were. Without
-    /// a configured time nothing expires.
+    /// a configured time nothing expires. The slots come back with the tickets of their stores:
+    /// callers that complete by key have nothing that would end the wait.
     pub fn expire_pending(&mut self, now_us: u64) -> usize {
         self.advance_to(now_us);
         let mut expired = 0;

@@ -44,19 +44,18 @@ impl Manager {
             let (touch, list) = manager.records().read_stamp(slot);
             match state.phase() {
                 Phase::Ready | Phase::Evicting => kept.push((touch, slot, list)),
-                Phase::Free => freed.push(slot),
-                Phase::Pending | Phase::Draining => {
-                    state::free(manager.records().state(slot));
-                    freed.push(slot);
-                }
+                Phase::Free | Phase::Pending | Phase::Draining => freed.push(slot),
             }
         }
         kept.sort_unstable();
         for (_, slot, list) in kept {
             if !manager.take_over(slot, list) {
-                state::free(manager.records().state(slot));
                 freed.push(slot);
             }
+        }
+        for &slot in &freed {
+            // Free slots too: nothing is left of a word that no transition wrote.
+            state::free(manager.records().state(slot));
         }
         // The lowest slot is the next one, as in an engine that is new.
         freed.sort_unstable_by(|a, b| b.cmp(a));
@@ -67,8 +66,8 @@ impl Manager {
         Ok(manager)
     }
 
-    /// Enters a ready slot into index and order; false if its key is there already or the index has
-    /// no room.
+    /// Enters a ready slot into index and order; false if its key is there already, is none that
+    /// this engine wrote, or the index has no room.
     fn take_over(&mut self, slot: u32, list: u8) -> bool {
         let mut key = Vec::new();
         self.records().read_key(slot, &mut key);
@@ -87,8 +86,15 @@ impl Manager {
         }
         let generation = state::begin_store(storage.records.state(slot));
         state::publish(storage.records.state(slot), generation);
+        if storage.find_one(&key).slot() != Some(slot) {
+            storage.index.remove(hash, slot);
+            return false;
+        }
         self.policy.on_rebuild(slot, list);
         self.stamp(slot);
         true
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

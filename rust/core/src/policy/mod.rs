@@ -10,6 +10,8 @@ pub(crate) mod flat;
 mod ghost;
 mod lru;
 mod order;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use std::collections::TryReserveError;
 use std::fmt::{self, Debug};
