@@ -107,6 +107,6 @@ def _block_ids(block_ids: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArra
         raise TypeError(f"block_ids: expected integers, got {ids.dtype}")
     if ids.min() < 0:
         raise ValueError("block_ids: an id is negative")
-    if ids.max() > np.iinfo(np.int64).max:
+    if ids.dtype == np.uint64 and ids.max() > np.iinfo(np.int64).max:
         raise ValueError("block_ids: an id is out of range")
     return ids.astype(np.int64, copy=False)

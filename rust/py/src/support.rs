@@ -4,6 +4,7 @@
 //! imports this module first.
 
 use kvferry::{Event, EventKind, Events, LookupResult, StoreRejected};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyList;
@@ -22,6 +23,7 @@ pub(crate) struct Support {
     store_index_full: Py<PyAny>,
     event: Py<PyAny>,
     cpu_spec: Py<PyAny>,
+    new_object: Py<PyAny>,
 }
 
 static SUPPORT: PyOnceLock<Support> = PyOnceLock::new();
@@ -52,6 +54,7 @@ impl Support {
                 .import("kvferry.specs")?
                 .getattr("CPULoadStoreSpec")?
                 .unbind(),
+            new_object: py.get_type::<PyAny>().getattr("__new__")?.unbind(),
         })
     }
 
@@ -79,13 +82,16 @@ impl Support {
         }
     }
 
-    /// A `CPULoadStoreSpec` over an array of block ids.
+    /// A `CPULoadStoreSpec` over an array of block ids. Its `__init__` would check them, which takes
+    /// longer than a small store.
     pub(crate) fn cpu_spec(
         &self,
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
     ) -> PyResult<Py<PyAny>> {
-        self.cpu_spec.call1(py, (block_ids,))
+        let spec = self.new_object.call1(py, (&self.cpu_spec,))?;
+        spec.setattr(py, intern!(py, "block_ids"), block_ids)?;
+        Ok(spec)
     }
 
     /// A list of `OffloadingEvent`; one of kind `lost` at the end if some did not fit.
