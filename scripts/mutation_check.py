@@ -92,7 +92,9 @@ def models(folder: Path = MODELS) -> dict[str, list[str]]:
     """Returns the models that each fault of a protocol makes fail, by the name of the fault."""
     caught: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*.rs")):
-        declared = re.findall(r"^    (\w+): \d, [\d_]+, \[(.*?)\];$", path.read_text(), re.S | re.M)
+        declared = re.findall(
+            r"^    (\w+): \d, [\d_]+, \[(.*?)\];$", path.read_text(), re.DOTALL | re.MULTILINE
+        )
         for model, faults in declared:
             for fault in re.findall(r"(\w+) =>", faults):
                 caught.setdefault(fault, []).append(f"{path.stem}::{model}")
