@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use kvferry::RequestAccess;
+use kvferry::{Manager, RequestAccess};
 use pyo3::prelude::*;
 
 use crate::arguments::{instance, positions};
@@ -13,7 +13,8 @@ use crate::keys::PackedKeys;
 /// The record of one request: made by `begin_request`, filled by `prepare_load` and
 /// `prepare_store`, applied by `finish_request`.
 ///
-/// It remembers keys, not slots. Dropping it without finishing applies nothing.
+/// It remembers keys, not slots. Dropping it without finishing applies nothing. One thread at a time
+/// uses it; a second one gets `ConcurrentUseError`.
 #[pyclass(frozen, module = "kvferry", name = "RequestAccess")]
 #[derive(Debug)]
 pub(crate) struct PyRequestAccess {
@@ -46,6 +47,16 @@ impl PyRequestAccess {
             &self.access,
             "another thread is using this request's access",
         )
+    }
+
+    /// Applies the request, unless it has finished already.
+    pub(crate) fn finish(&self, manager: &mut Manager, output_tokens: Option<u64>) -> PyResult<()> {
+        match self.enter()?.take() {
+            Some(access) => manager
+                .finish_request(access, output_tokens)
+                .map_err(|error| value_error("access", error)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use kvferry::{Config, Keys, Manager, PolicyKind, Reader, ResetMode, StoreRejected};
+use kvferry::{Config, Keys, Manager, PolicyKind, Reader, StoreRejected};
 use pyo3::prelude::*;
 
 use crate::errors::{ConcurrentUseError, KvferryError, config_error};
@@ -65,6 +65,18 @@ impl Engine {
         enter(&self.owner, HELD)
     }
 
+    /// Runs a verb of the owner that works on so many keys or slots.
+    pub(crate) fn run<T: Send>(
+        &self,
+        py: Python<'_>,
+        size: usize,
+        verb: impl FnOnce(&mut Manager) -> T + Send,
+    ) -> PyResult<T> {
+        let mut owner = self.enter()?;
+        let manager: &mut Manager = &mut owner;
+        Ok(detach_if_long(py, size, move || verb(manager)))
+    }
+
     /// Runs a verb of the owner that takes the keys of one call.
     pub(crate) fn with_keys<T: Send>(
         &self,
@@ -72,10 +84,9 @@ impl Engine {
         keys: &PackedKeys,
         verb: impl FnOnce(&mut Manager, Keys<'_>) -> T + Send,
     ) -> PyResult<T> {
-        let mut owner = self.enter()?;
-        let manager: &mut Manager = &mut owner;
-        let run = move || verb(manager, keys.view().keys());
-        Ok(detach_if_long(py, keys.len(), run))
+        self.run(py, keys.len(), move |manager| {
+            verb(manager, keys.view().keys())
+        })
     }
 
     /// Runs a lookup over the keys of one call.
@@ -87,14 +98,6 @@ impl Engine {
     ) -> T {
         let run = move || verb(&self.reader, keys.view().keys());
         detach_if_long(py, keys.len(), run)
-    }
-
-    /// Goes over every slot.
-    pub(crate) fn reset(&self, py: Python<'_>, mode: ResetMode) -> PyResult<usize> {
-        let mut owner = self.enter()?;
-        let manager: &mut Manager = &mut owner;
-        let run = move || manager.reset_cache(mode);
-        Ok(detach_if_long(py, self.capacity, run))
     }
 
     pub(crate) fn note_rejection(&self, rejected: Option<StoreRejected>) {

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use kvferry::{ResetMode, StoreOutcome};
+use kvferry::{RequestAccess, ResetMode, StoreOutcome};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -10,9 +10,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::access::{Entered, Places, PyRequestAccess};
 use crate::arguments::{boolean, instance, integer, optional_integer, reset_mode};
 use crate::engine::Engine;
-use crate::errors::{
-    StateError, key_error, load_error, one_key_error, store_error, type_error, value_error,
-};
+use crate::errors::{StateError, key_error, load_error, one_key_error, store_error, type_error};
 use crate::inspect;
 use crate::keys::{PackedKeys, one_key};
 use crate::options;
@@ -201,6 +199,7 @@ impl OffloadingManager {
     #[pyo3(signature = (access, output_tokens=None))]
     fn finish_request(
         &self,
+        py: Python<'_>,
         access: &Bound<'_, PyAny>,
         output_tokens: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
@@ -208,13 +207,8 @@ impl OffloadingManager {
         let access = instance::<PyRequestAccess>("access", access)?.get();
         let output_tokens = optional_integer("output_tokens", output_tokens)?;
         access.check(engine)?;
-        let mut owner = engine.enter()?;
-        let Some(access) = access.enter()?.take() else {
-            return Ok(());
-        };
-        owner
-            .finish_request(access, output_tokens)
-            .map_err(|error| value_error("access", error))
+        let size = access.enter()?.as_ref().map_or(0, RequestAccess::seen);
+        engine.run(py, size, |manager| access.finish(manager, output_tokens))?
     }
 
     /// Offers the chunks of a request. Missing ones get a slot each and are pending until
@@ -290,7 +284,7 @@ impl OffloadingManager {
         let success = success.map_or(Ok(true), |success| boolean("success", success))?;
         let engine = self.engine()?;
         if let Some(ticket) = store_ticket(keys) {
-            return ticket.get().complete(engine, |manager, ticket| {
+            return ticket.get().complete(py, engine, |manager, ticket| {
                 manager.complete_store(ticket, success)
             });
         }
@@ -354,7 +348,7 @@ impl OffloadingManager {
         if let Some(ticket) = load_ticket(keys) {
             return ticket
                 .get()
-                .complete(engine, |manager, ticket| manager.complete_load(ticket));
+                .complete(py, engine, |manager, ticket| manager.complete_load(ticket));
         }
         refuse_ticket(keys, "keys, a PrepareLoadOutput or a LoadTicket")?;
         let (engine, keys) = self.keys(keys)?;
@@ -367,9 +361,9 @@ impl OffloadingManager {
     /// Gives up a store that will not come: its keys are a miss from now on, its slots drain until
     /// `complete_store` says that the transfer has ended. Slots that are not pending any more count
     /// as late.
-    fn cancel_store(&self, ticket: &Bound<'_, PyAny>) -> PyResult<PyCompletion> {
+    fn cancel_store(&self, py: Python<'_>, ticket: &Bound<'_, PyAny>) -> PyResult<PyCompletion> {
         match store_ticket(ticket) {
-            Some(ticket) => ticket.get().cancel(self.engine()?),
+            Some(ticket) => ticket.get().cancel(py, self.engine()?),
             None => {
                 let expected = "a PrepareStoreOutput or a StoreTicket";
                 Err(type_error("ticket", expected, ticket))
@@ -414,7 +408,8 @@ impl OffloadingManager {
     #[pyo3(signature = (mode=None), text_signature = "($self, mode='drain')")]
     fn reset_cache(&self, py: Python<'_>, mode: Option<&Bound<'_, PyAny>>) -> PyResult<usize> {
         let mode = mode.map_or(Ok(ResetMode::Drain), reset_mode)?;
-        self.engine()?.reset(py, mode)
+        let engine = self.engine()?;
+        engine.run(py, engine.capacity, |manager| manager.reset_cache(mode))
     }
 
     /// The events since the last call, in causal order: `list[OffloadingEvent]`. Empty unless

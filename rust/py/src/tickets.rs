@@ -83,16 +83,18 @@ macro_rules! ticket {
             /// Gives the ticket back to its engine; a second time counts as late.
             pub(crate) fn complete(
                 &self,
+                py: Python<'_>,
                 engine: &Engine,
-                verb: impl FnOnce(&mut Manager, $ticket) -> Completion,
+                verb: impl FnOnce(&mut Manager, $ticket) -> Completion + Send,
             ) -> PyResult<PyCompletion> {
                 self.check(engine)?;
-                let mut owner = engine.enter()?;
-                let done = match enter(&self.ticket, HELD)?.take() {
-                    Some(ticket) => verb(&mut owner, ticket),
-                    None => owner.count_late(self.chunks),
-                };
-                Ok(done.into())
+                let done = engine.run(py, self.chunks, |manager| -> PyResult<Completion> {
+                    Ok(match enter(&self.ticket, HELD)?.take() {
+                        Some(ticket) => verb(manager, ticket),
+                        None => manager.count_late(self.chunks),
+                    })
+                })?;
+                done.map(Into::into)
             }
         }
 
@@ -126,13 +128,14 @@ ticket! {
 }
 
 impl PyStoreTicket {
-    pub(crate) fn cancel(&self, engine: &Engine) -> PyResult<PyCompletion> {
+    pub(crate) fn cancel(&self, py: Python<'_>, engine: &Engine) -> PyResult<PyCompletion> {
         self.check(engine)?;
-        let mut owner = engine.enter()?;
-        let done = match &*enter(&self.ticket, HELD)? {
-            Some(ticket) => owner.cancel_store(ticket),
-            None => owner.count_late(self.chunks),
-        };
-        Ok(done.into())
+        let done = engine.run(py, self.chunks, |manager| -> PyResult<Completion> {
+            Ok(match &*enter(&self.ticket, HELD)? {
+                Some(ticket) => manager.cancel_store(ticket),
+                None => manager.count_late(self.chunks),
+            })
+        })?;
+        done.map(Into::into)
     }
 }
