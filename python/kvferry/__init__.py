@@ -1,4 +1,31 @@
-"""Bookkeeping for KV-cache offloading, with a native engine."""
+"""Bookkeeping for KV-cache offloading, with a native engine.
+
+A scheduler asks what a host tier holds, loads what is there and stores what is not:
+
+    >>> import kvferry
+    >>> manager = kvferry.OffloadingManager(capacity=4, policy="arc")
+    >>> keys = [kvferry.make_offload_key(b"block %d" % i, 0) for i in range(3)]
+
+    >>> request = manager.begin_request()
+    >>> manager.lookup_prefix(keys)
+    (0, 0)
+    >>> output = manager.prepare_store(keys, request)
+    >>> output.block_ids
+    array([0, 1, 2])
+    >>> manager.complete_store(output)  # once the bytes are in host memory
+    Completion(applied=3, late=0)
+    >>> manager.finish_request(request)
+
+    >>> load = manager.prepare_load(keys[:2])  # pinned until the load has ended
+    >>> manager
+    <OffloadingManager arc 3/4 chunks, 2 pinned>
+    >>> manager.complete_load(load)
+    Completion(applied=2, late=0)
+
+One thread owns a manager; `manager.reader()` is for all others. `kvferry.vllm_014` has the same
+engine behind the classes of vLLM 0.14. The wheel is for interpreters with a global lock: a
+free-threaded one does not load it.
+"""
 
 from kvferry._core import (
     Completion,

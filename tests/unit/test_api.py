@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import enum
 import importlib
 import inspect
@@ -35,6 +36,12 @@ def test_every_native_class_and_member_is_documented(cls: type) -> None:
     for name, member in vars(cls).items():
         if not name.startswith("_"):
             assert inspect.getdoc(member), f"{cls.__name__}.{name}"
+
+
+def test_the_example_of_the_package_says_what_happens() -> None:
+    results = doctest.testmod(kvferry)
+    assert results.attempted > 5
+    assert results.failed == 0
 
 
 def test_native_verbs_tell_their_arguments() -> None:
