@@ -45,7 +45,7 @@ bench: $(VENV)/.kvferry ## measure the engine beside vLLM's manager, then the Ru
 		echo "vLLM could not be installed here: measured beside OrderedDict instead"
 	python=$(VLLM_VENV)/bin/python; test -e $(VLLM_VENV)/.kvferry || python=$(BIN)/python; \
 		PYTHONPATH=tests "$$python" tests/benchmarks/bench_manager.py --write BENCHMARKS.md
-	cargo bench --locked -p kvferry
+	CARGO_TARGET_DIR="$(TARGET)" cargo bench --locked -p kvferry
 
 .PHONY: wheel
 wheel: $(VENV)/.tools ## build the release wheel and sdist into dist/, and try the wheel
