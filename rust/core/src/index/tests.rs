@@ -255,3 +255,19 @@ fn a_table_holds_its_capacity_through_hundreds_of_replacements() {
         }
     }
 }
+
+#[test]
+fn at_its_own_load_a_table_hardly_moves_an_entry() {
+    let capacity = 100_000;
+    let mut table = Table::new(capacity, 4);
+    let mut moves = 0;
+    for slot in 0..capacity {
+        moves += table.enter(slot).expect("it holds its capacity");
+    }
+    for _ in 0..capacity {
+        let slot = table.numbers.below(capacity);
+        table.remove(slot);
+        moves += table.enter(slot).expect("it holds its capacity");
+    }
+    assert!(moves < 2000, "{moves} moves in {} insertions", 2 * capacity);
+}
