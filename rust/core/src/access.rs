@@ -134,6 +134,8 @@ impl RequestAccess {
     pub(crate) fn reserve(&mut self, keys: usize) {
         if self.entries.is_empty() {
             self.grow(keys);
+            // Without entries there is nothing to hash again.
+            self.table.reserve(keys, |_| 0);
         }
     }
 

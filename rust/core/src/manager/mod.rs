@@ -34,7 +34,7 @@ mod store;
 
 use std::fmt;
 
-use crate::access::RequestAccess;
+use crate::access::{EntryId, RequestAccess};
 use crate::admission::Tracker;
 use crate::config::Config;
 use crate::dedupe::Dedupe;
@@ -106,6 +106,8 @@ struct Missing {
     index: usize,
     hash: u64,
     fingerprint: Fingerprint,
+    /// Its entry in the access of the call, once it was recorded.
+    entry: Option<EntryId>,
 }
 
 impl Manager {

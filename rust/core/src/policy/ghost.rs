@@ -168,20 +168,24 @@ impl GhostLists {
     /// buckets, and those of as many oldest ghosts as pushes of them make room by. The misses of
     /// all of them overlap here, where the calls themselves would wait for one after the other.
     pub(crate) fn warm(&self, fingerprints: &[u128]) {
-        let mut touched = 0u32;
+        let leaving = |lru: &Lru| {
+            let node = |at: u32| self.nodes.get(at as usize);
+            let first = node(lru.oldest).filter(|_| lru.len == self.capacity);
+            std::iter::successors(first, move |n| node(n.newer)).take(fingerprints.len())
+        };
+        let names = || {
+            let pushed = fingerprints.iter().map(|name| name.to_le_bytes());
+            pushed.chain(
+                self.lists
+                    .iter()
+                    .flat_map(leaving)
+                    .map(|node| node.fingerprint),
+            )
+        };
         let head = |bytes| self.heads.get(bucket(bytes, self.heads.len())).copied();
-        for fingerprint in fingerprints {
-            touched ^= head(fingerprint.to_le_bytes()).unwrap_or(NIL);
-        }
-        for lru in self.lists.iter().filter(|lru| lru.len == self.capacity) {
-            let oldest = |at: u32| self.nodes.get(at as usize);
-            let victims = std::iter::successors(oldest(lru.oldest), |node| oldest(node.newer));
-            for node in victims.take(fingerprints.len()) {
-                touched ^= head(node.fingerprint).unwrap_or(NIL);
-            }
-        }
-        for fingerprint in fingerprints {
-            let first = head(fingerprint.to_le_bytes()).unwrap_or(NIL);
+        let mut touched = names().fold(0, |touched, name| touched ^ head(name).unwrap_or(NIL));
+        for name in names() {
+            let first = head(name).unwrap_or(NIL);
             touched ^= self
                 .nodes
                 .get(first as usize)
