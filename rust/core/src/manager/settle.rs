@@ -161,3 +161,6 @@ impl Manager {
         self.scratch.key = key;
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -23,9 +23,14 @@ impl AccessModel {
         }
     }
 
+    /// Whether a reset came since it was used last.
+    pub(crate) fn is_stale(&self, epoch: u64) -> bool {
+        self.epoch != epoch
+    }
+
     /// What was seen before a reset is forgotten; positions belong to the request and stay.
     pub(crate) fn enter(&mut self, epoch: u64) {
-        if self.epoch != epoch {
+        if self.is_stale(epoch) {
             let positions = std::mem::take(&mut self.positions);
             *self = Self {
                 positions,

@@ -7,7 +7,7 @@ use kvferry::{
 
 use crate::common::{Chunks, owned};
 use crate::operations::KEY_BYTES;
-use crate::reference::{Key, LoadFault, MAX_PINS, Phase, StoreModel};
+use crate::reference::{Id, Key, LoadFault, MAX_PINS, Phase, StoreModel};
 use crate::world::{World, counts, take};
 
 /// A fault of a load as the model names it.
@@ -57,6 +57,16 @@ impl World {
     pub(crate) fn prepare_store(&mut self, request: Option<u8>, names: &[u8]) {
         let keys = Chunks(self.keys(names));
         let mut request = request.and_then(|i| take(&mut self.requests, i));
+        let epoch = self.model.epoch;
+        let stale = request.as_ref().is_some_and(|r| r.1.is_stale(epoch));
+        self.meet("a request goes on after a reset", usize::from(stale));
+        let held = self
+            .model
+            .chunks
+            .iter()
+            .filter(|chunk| chunk.reader_pins > 0)
+            .count();
+        let lists = [self.model.t1.clone(), self.model.t2.clone()];
         let expected = self
             .model
             .prepare_store(&keys.0, request.as_mut().map(|r| &mut r.1));
@@ -65,6 +75,7 @@ impl World {
         match (outcome.expect("valid keys"), expected) {
             (StoreOutcome::Rejected(why), StoreModel::Full) => {
                 assert_eq!(why, StoreRejected::Full);
+                self.meet("a store did not fit", 1);
             }
             (
                 StoreOutcome::Stored(output),
@@ -77,6 +88,13 @@ impl World {
                 assert_eq!(output.indices, indices);
                 assert_eq!(owned(&output.evicted), evicted);
                 self.model.place(&ids, output.ticket.slots());
+                let gone = |id: &&Id| self.model.chunk(**id).is_none();
+                let left = lists.map(|list| list.iter().filter(gone).count());
+                let mixed = left.iter().all(|&left| left > 0);
+                self.meet("victims of T1 and of T2 in one call", usize::from(mixed));
+                if !evicted.is_empty() {
+                    self.meet("a chunk that a reader holds is passed over", held);
+                }
                 self.stores.push((output.ticket, ids));
             }
             (outcome, expected) => panic!("{outcome:?}, expected {expected:?}"),
@@ -92,6 +110,8 @@ impl World {
             .prepare_load(&keys.0, request.as_mut().map(|r| &mut r.1));
         let access = request.as_mut().map(|r| &mut r.0);
         let load = keys.with(|keys| self.manager().prepare_load(keys, access));
+        let too_many = matches!(expected, Err(LoadFault::TooManyPins(_)));
+        self.meet("a load fails for too many pins", usize::from(too_many));
         match (load, expected) {
             (Ok(ticket), Ok(ids)) => {
                 let slot = |id| self.model.chunk(id).expect("it is pinned").slot;

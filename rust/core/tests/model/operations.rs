@@ -51,9 +51,15 @@ pub(crate) enum Step {
     DropKeys {
         keys: Names,
     },
+    /// Drops what a load holds.
+    DropLoaded {
+        ticket: u8,
+    },
     PrepareLoad {
         request: Option<u8>,
         keys: Names,
+        /// Only those that can be loaded, as after a lookup.
+        found: bool,
     },
     /// A load of one key that is one pin too many.
     PinTooOften {
@@ -109,7 +115,7 @@ fn request() -> impl Strategy<Value = Option<u8>> {
     prop_oneof![1 => Just(None), 3 => any::<u8>().prop_map(Some)]
 }
 
-pub(crate) fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = Step> {
     use Step::*;
     let number = any::<u8>;
     prop_oneof![
@@ -127,8 +133,10 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         2 => number().prop_map(|ticket| CancelStore { ticket }),
         2 => any::<u16>().prop_map(|after| ExpirePending { after }),
         4 => names().prop_map(|keys| Touch { keys }),
-        2 => names().prop_map(|keys| DropKeys { keys }),
-        10 => (request(), names()).prop_map(|(request, keys)| PrepareLoad { request, keys }),
+        3 => names().prop_map(|keys| DropKeys { keys }),
+        1 => number().prop_map(|ticket| DropLoaded { ticket }),
+        10 => (request(), names(), prop::bool::weighted(0.7))
+            .prop_map(|(request, keys, found)| PrepareLoad { request, keys, found }),
         1 => number().prop_map(|key| PinTooOften { key }),
         6 => number().prop_map(|ticket| CompleteLoad { ticket }),
         2 => names().prop_map(|keys| CompleteLoadKeys { keys }),
@@ -145,8 +153,21 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A history: a set-up, how its keys are hashed, and the steps. Half of the histories never lose all
+/// that was learned, so that ghosts and target get somewhere.
+pub(crate) fn history() -> impl Strategy<Value = (Settings, Option<u64>, Vec<Step>)> {
+    let steps = prop_oneof![
+        prop::collection::vec(step(), 1..120),
+        prop::collection::vec(step(), 1..300).prop_map(|mut steps| {
+            steps.retain(|step| !matches!(step, Step::Reset { .. } | Step::Rebuild));
+            steps
+        }),
+    ];
+    (settings(), steps).prop_map(|((settings, hashing), steps)| (settings, hashing, steps))
+}
+
 /// An engine's set-up, and how its keys are hashed.
-pub(crate) fn settings() -> impl Strategy<Value = (Settings, Option<u64>)> {
+fn settings() -> impl Strategy<Value = (Settings, Option<u64>)> {
     let capacity = prop_oneof![8 => 1..=20usize, 1 => 21..=70usize];
     let policy = prop::sample::select(PolicyKind::ALL.to_vec());
     let threshold = prop_oneof![3 => Just(1u32), 1 => Just(0), 2 => 2..=3u32];

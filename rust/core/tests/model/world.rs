@@ -1,6 +1,8 @@
 //! One engine beside its model: every step goes through both, and everything that can be seen is
 //! compared.
 
+use std::collections::BTreeMap;
+
 use kvferry::{
     Completion, Config, LoadTicket, LookupResult, Manager, Pin, PolicyKind, PrefixHits, Reader,
     RequestAccess, ResetMode, StoreTicket, TryPin, Unpinned,
@@ -22,6 +24,8 @@ pub(crate) struct World {
     pub(crate) stores: Vec<(StoreTicket, Vec<Id>)>,
     pub(crate) loads: Vec<(LoadTicket, Vec<Id>)>,
     pub(crate) pins: Vec<(Pin, Id)>,
+    /// How often what happened that seldom does.
+    pub(crate) met: BTreeMap<&'static str, u32>,
     /// Of engines that are gone.
     pub(crate) old: Remains,
 }
@@ -57,6 +61,7 @@ impl World {
             stores: Vec::new(),
             loads: Vec::new(),
             pins: Vec::new(),
+            met: BTreeMap::new(),
             old: Remains::default(),
         };
         world.remains_of_another();
@@ -172,14 +177,32 @@ impl World {
                     Ok(expected)
                 );
             }
-            Step::PrepareLoad { request, keys } => {
-                let keys = self.keys(&keys);
+            Step::DropLoaded { ticket } => {
+                if let Some((ticket, ids)) = take(&mut self.loads, ticket) {
+                    let chunks = ids.iter().filter_map(|&id| self.model.chunk(id));
+                    let keys = Chunks(chunks.map(|chunk| chunk.key.clone()).collect());
+                    self.loads.push((ticket, ids));
+                    let expected = self.model.drop_keys(&keys.0);
+                    let dropped = keys.with(|keys| self.manager().drop_keys(keys));
+                    assert_eq!(dropped, Ok(expected));
+                }
+            }
+            Step::PrepareLoad {
+                request,
+                keys,
+                found,
+            } => {
+                let mut keys = self.keys(&keys);
+                keys.retain(|key| !found || self.model.is_ready(key));
                 self.prepare_load(request, keys);
             }
             Step::PinTooOften { key } => self.pin_too_often(key),
             Step::CompleteLoad { ticket } => {
                 if let Some((ticket, ids)) = take(&mut self.loads, ticket) {
+                    let before = self.model.t1.len() + self.model.t2.len();
                     let expected = self.model.complete_load(&ids);
+                    let left = before - self.model.t1.len() - self.model.t2.len();
+                    self.meet("a chunk leaves when its last pin goes", left);
                     assert_eq!(counts(self.manager().complete_load(ticket)), expected);
                 }
             }
@@ -236,8 +259,27 @@ impl World {
         }
     }
 
+    pub(crate) fn meet(&mut self, what: &'static str, times: usize) {
+        *self.met.entry(what).or_default() += u32::try_from(times).unwrap_or(u32::MAX);
+    }
+
+    fn meet_states(&mut self) {
+        let (model, capacity) = (&self.model, self.model.settings.capacity);
+        let fraction = usize::from(model.target.fract() != 0.0);
+        let full = usize::from(model.b1.len() == capacity || model.b2.len() == capacity);
+        let draining = model
+            .chunks
+            .iter()
+            .filter(|chunk| !chunk.resident())
+            .count();
+        self.meet("a target between two numbers", fraction);
+        self.meet("a ghost list is full", full);
+        self.meet("a slot drains", draining);
+    }
+
     /// Compares everything that can be seen.
     pub(crate) fn compare(&mut self) {
+        self.meet_states();
         let (universe, model) = (&self.universe, &self.model);
         let manager = self.manager.as_ref().expect("there is an engine");
         let reader = self.reader.as_ref().expect("there is an engine");

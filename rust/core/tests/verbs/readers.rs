@@ -233,6 +233,24 @@ fn a_chunk_that_was_met_while_a_reader_held_it_can_be_loaded_pinned_and_evicted_
 }
 
 #[test]
+fn a_notice_of_a_chunk_that_the_owner_holds_again_does_not_make_it_a_victim() {
+    for mut manager in both(2) {
+        put(&mut manager, "a b");
+        let reader = manager.reader();
+        let held = reader_pin(&reader, "a");
+        assert_eq!(put(&mut manager, "c"), "b");
+        // The last pin of a chunk that was met goes, and a load takes it before the owner looks.
+        let _ = reader.unpin(held);
+        let load = pin(&mut manager, "a");
+        manager.advance_to(1);
+        assert_eq!(look(&manager).stats.evictable, 1);
+        assert!(offer_named(&mut manager, "x y", None).is_none());
+        manager.complete_load(load);
+        assert_eq!(put(&mut manager, "x y"), "a c");
+    }
+}
+
+#[test]
 fn a_quarter_of_a_million_pins_of_readers_come_and_go_without_a_trace() {
     let n = 250_000;
     let mut manager = engine(Config::new(n + 16));

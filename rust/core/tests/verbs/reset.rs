@@ -172,6 +172,33 @@ fn a_touch_that_a_reader_left_before_a_reset_touches_nothing_after_it() {
 }
 
 #[test]
+fn a_reset_first_takes_up_what_readers_gave_back() {
+    for mut manager in both(3) {
+        put(&mut manager, "a b c");
+        let reader = manager.reader();
+        let [a, b] = ["a", "b"].map(|key| reader_pin(&reader, key));
+        assert_eq!(manager.reset_cache(ResetMode::Drain), 2);
+        let _ = reader.unpin(a);
+        assert_eq!(manager.reset_cache(ResetMode::Drain), 1);
+        let _ = reader.unpin(b);
+        assert_eq!(manager.reset_cache(ResetMode::Drain), 0);
+        assert_eq!(look(&manager).stats.free, 3);
+
+        put(&mut manager, "a");
+        let held = reader_pin(&reader, "a");
+        Chunks::named("a")
+            .with(|keys| manager.drop_keys(keys))
+            .expect("valid");
+        let _ = reader.unpin(held);
+        manager.take_events();
+        manager.reset_cache(ResetMode::Fenced);
+        let kinds = manager.take_events().events;
+        let kinds: Vec<_> = kinds.iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, [EventKind::Removed, EventKind::Cleared]);
+    }
+}
+
+#[test]
 fn offers_are_counted_across_a_reset() {
     let mut manager = engine(Config::new(4).store_threshold(2));
     assert!(offer_named(&mut manager, "a", None).is_some());

@@ -223,6 +223,24 @@ fn arc_takes_from_its_other_list_where_the_preferred_one_is_held() {
 }
 
 #[test]
+fn arc_compares_the_size_of_t1_with_the_whole_part_of_its_target() {
+    let mut manager = arc(5);
+    put(&mut manager, "a b c d e");
+    touch(&mut manager, "a b c");
+    put(&mut manager, "f g h i j");
+    assert_eq!(lists(&manager), ("f g h i j".into(), String::new()));
+    // Two ghosts of T1 and three of T2: the first hit in B1 moves the target by a half more than one.
+    let ghosts = manager.debug_lists();
+    assert_eq!((ghosts.b1.len(), ghosts.b2.len()), (2, 3));
+    touch(&mut manager, "d");
+    assert_eq!(manager.target_t1_size(), Some(1.5));
+    touch(&mut manager, "g h i j");
+    assert_eq!(lists(&manager), ("f".into(), "j i h g".into()));
+    // One in T1 is not below one and a half, in whole chunks.
+    assert_eq!(put(&mut manager, "x"), "f");
+}
+
+#[test]
 fn without_a_request_a_store_tells_the_policy_nothing() {
     let mut manager = arc(2);
     put(&mut manager, "a b");
