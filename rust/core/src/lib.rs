@@ -81,6 +81,7 @@ mod config;
 mod dedupe;
 mod error;
 mod event;
+mod guess;
 mod hash;
 mod index;
 mod key;

@@ -40,6 +40,7 @@ use crate::config::Config;
 use crate::dedupe::Dedupe;
 use crate::error::{AccessError, ConfigError};
 use crate::event::{EventKind, EventQueue, Events};
+use crate::guess::Guess;
 use crate::hash::Fingerprint;
 use crate::index::{Found, Journal};
 use crate::key::KeyList;
@@ -63,6 +64,7 @@ const WRITER: u16 = u16::MAX;
 /// The bookkeeping engine. See the [crate] for how its verbs fit together.
 pub struct Manager {
     shared: Arc<Shared>,
+    guess: Guess,
     policy: Box<dyn Policy>,
     slots: SlotLists,
     owner_pins: Box<[u16]>,
@@ -128,6 +130,7 @@ impl Manager {
         let build = || {
             Ok(Self {
                 shared,
+                guess: Guess::new(),
                 policy: policy::build(config.policy, capacity)?,
                 slots: SlotLists::new(capacity)?,
                 owner_pins: filled(capacity as usize, 0)?,

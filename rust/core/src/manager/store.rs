@@ -183,7 +183,8 @@ impl Manager {
                 // Pending, below the threshold, or named before: not seen by this call.
                 continue;
             }
-            let id = access.entry_after(last, keys.get(index));
+            let hash = accepted.as_ref().map(|missing| missing.hash);
+            let id = access.entry_hashed(last, keys.get(index), hash);
             last = Some(id);
             access.mark_seen(id);
             if let Some(missing) = accepted {
