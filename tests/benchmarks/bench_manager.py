@@ -68,7 +68,8 @@ def measure_huge_pages(capacity: int, beside: Baseline) -> Measured:
             notes=["huge pages: the system gave none (AnonHugePages is 0), not measured"]
         )
     note = f"huge pages: GLIBC_TUNABLES={HUGE_PAGES}, {share:.0%} of the process's memory on them"
-    return Measured([rows.one_fresh(pair, 4.5, ", huge pages")], [note])
+    what = ", huge pages"
+    return Measured([rows.one_fresh(pair, 4.5, what), rows.walked(pair, 4.5, what)], [note])
 
 
 def measure_import(beside: Baseline) -> Measured:

@@ -107,11 +107,11 @@ def one_fresh(pair: Pair, least_ratio: float = 3.5, what: str = "") -> Row:
         return (clock() - started) / a_round
 
     measured = in_turn(rounds, theirs, ours)
-    name = f"one key of a fresh prompt{what}"
+    name = f"one key of a fresh prompt, another prompt each call{what}"
     return Row(name, pair.policy, "ns/call", *measured, least_ratio=least_ratio)
 
 
-def walked(pair: Pair) -> Row:
+def walked(pair: Pair, least_ratio: float = 3.5, what: str = "") -> Row:
     """A fresh prompt asked for key by key, as vLLM's scheduler does, of both."""
     hit = kvferry.LookupResult.HIT
 
@@ -124,7 +124,8 @@ def walked(pair: Pair) -> Row:
         return (clock() - started) / len(keys)
 
     measured = in_turn(len(pair.prompts), lambda n: _walk_theirs(pair, n), ours)
-    return Row("the keys of a fresh prompt, one a call", pair.policy, "ns/key", *measured)
+    name = f"one key of a fresh prompt, the next one each call{what}"
+    return Row(name, pair.policy, "ns/call", *measured, least_ratio=least_ratio)
 
 
 def _walk_theirs(pair: Pair, number: int) -> float:

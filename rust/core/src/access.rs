@@ -134,6 +134,9 @@ impl RequestAccess {
     pub(crate) fn reserve(&mut self, keys: usize) {
         if self.entries.is_empty() {
             self.grow(keys);
+            self.seen.reserve_exact(keys);
+            // Without entries there is nothing to hash again.
+            self.table.reserve(keys, |_| 0);
         }
     }
 
@@ -162,11 +165,21 @@ impl RequestAccess {
     /// The entry of a key, made if there is none. Keys come in the same order call after call, so
     /// that the entry after the last one is tried before the table.
     pub(crate) fn entry_after(&mut self, last: Option<EntryId>, key: &[u8]) -> EntryId {
+        self.entry_hashed(last, key, None)
+    }
+
+    /// Like [`RequestAccess::entry_after`], where the index hash of the key may be known.
+    pub(crate) fn entry_hashed(
+        &mut self,
+        last: Option<EntryId>,
+        key: &[u8],
+        hash: Option<u64>,
+    ) -> EntryId {
         let next = last.map_or(0, |last| last + 1);
         if (next as usize) < self.entries.len() && self.key(next) == key {
             return next;
         }
-        let hash = self.hasher.index_hash(key);
+        let hash = hash.unwrap_or_else(|| self.hasher.index_hash(key));
         let (keys, entries, stride) = (&self.keys, &self.entries, self.key_bytes);
         if let Some(&id) = self
             .table

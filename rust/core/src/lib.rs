@@ -54,7 +54,7 @@
 //!   or pinned. The exceptions go over the tier by their nature: [`Manager::reset_cache`] and
 //!   [`Manager::rebuild`].
 //! * **Fixed memory.** Everything is allocated when the engine is built; see
-//!   [`Manager::memory_bytes`]. With keys of up to 40 bytes, 106 bytes a chunk, and for ARC 64 more
+//!   [`Manager::memory_bytes`]. With keys of up to 40 bytes, 110 bytes a chunk, and for ARC 64 more
 //!   for its ghosts.
 //!
 //! # Threads
@@ -81,6 +81,7 @@ mod config;
 mod dedupe;
 mod error;
 mod event;
+mod guess;
 mod hash;
 mod index;
 mod key;

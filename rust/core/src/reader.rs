@@ -1,6 +1,7 @@
 //! Readers: lookups, pins and touches from any thread while the owner works.
 
 use crate::error::KeyError;
+use crate::guess::Guess;
 use crate::index::Found;
 use crate::key::{Keys, check_key};
 use crate::shared::{LookupResult, PrefixHits, Shared};
@@ -14,9 +15,20 @@ use crate::sync::{Arc, Ordering};
 /// Progress: `lookup` and its batch forms are lock-free and `wait`-free but for moves in the index
 /// by the owner; `try_pin` and `unpin` are lock-free (one compare-exchange); `touch` is lock-free
 /// and bounded. Nothing here ever blocks the owner or another reader.
-#[derive(Clone, Debug)]
+///
+/// A handle remembers where `lookup` found its last key, so that walking along a prefix key by key
+/// is cheap. Threads that share one handle get right answers, but spoil that for each other: give
+/// each a clone.
+#[derive(Debug)]
 pub struct Reader {
     shared: Arc<Shared>,
+    guess: Guess,
+}
+
+impl Clone for Reader {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.shared))
+    }
 }
 
 /// The right to read one slot. It cannot be evicted until [`Reader::unpin`] gives this back.
@@ -71,7 +83,10 @@ pub enum Unpinned {
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        Self {
+            shared,
+            guess: Guess::new(),
+        }
     }
 
     /// Whether one chunk is in the tier. Never pins, never changes an order.
@@ -81,7 +96,7 @@ impl Reader {
     /// [`KeyError`] if no engine can hold the key.
     pub fn lookup(&self, key: &[u8]) -> Result<LookupResult, KeyError> {
         check_key(0, key.len(), self.shared.key_bytes)?;
-        Ok(self.shared.storage.find_one(key).into())
+        Ok(self.guess.find(&self.shared.storage, key).into())
     }
 
     /// The longest leading run of ready chunks, and of ready or pending ones.

@@ -14,8 +14,9 @@ use crate::tier::{
 use criterion::{BenchmarkId, Criterion, Throughput};
 use kvferry::PolicyKind;
 
-/// Keys that single lookups take in turn: as many bytes as stay out of the tier's way in the cache.
-const TURNS: u64 = 1 << 14;
+/// Keys that single lookups take in turn: so many that a large tier does not fit the processor's
+/// caches.
+const TURNS: u64 = 1 << 18;
 
 pub(crate) fn bench(criterion: &mut Criterion) {
     for resident in residents() {
@@ -41,10 +42,19 @@ fn lookups(criterion: &mut Criterion, resident: u64) {
 fn one_key(criterion: &mut Criterion, tier: &Tier, map: &HashMap<[u8; KEY_BYTES], u32>) {
     let all = tier.recent();
     let hot = [key(all.end - 1)];
-    let random: Vec<_> = sample(&all, TURNS).map(key).collect();
-    let absent: Vec<_> = (tier.next..tier.next + TURNS).map(key).collect();
+    let turns = TURNS.min(all.end - all.start);
+    // Neighbours of a prompt, one call after the other, as a scheduler asks that has no batches.
+    let next: Vec<_> = (all.start..all.start + turns).map(key).collect();
+    let random: Vec<_> = sample(&all, turns).map(key).collect();
+    let absent: Vec<_> = (tier.next..tier.next + turns).map(key).collect();
     let mut group = group(criterion, "lookup_one");
-    for (what, keys) in [("hot", &hot[..]), ("random", &random), ("absent", &absent)] {
+    let kinds = [
+        ("hot", &hot[..]),
+        ("next", &next),
+        ("random", &random),
+        ("absent", &absent),
+    ];
+    for (what, keys) in kinds {
         group.throughput(Throughput::Elements(1));
         let id = BenchmarkId::new(what, short(tier.resident));
         group.bench_function(id, |b| {

@@ -18,16 +18,27 @@ use kvferry::{Manager, PolicyKind, Reader, TryPin};
 
 type Key = [u8; KEY_BYTES];
 
-/// Keys that each thread takes in turn.
-const TURNS: u64 = 1 << 13;
+/// How far apart in the list of keys the threads begin.
+const TURNS: u64 = 1 << 16;
 
 /// A way to look chunks up and to pin them from several threads.
 trait Way: Sync {
+    /// What one thread works with.
+    fn handle(&self) -> Box<dyn Handle + '_>;
+}
+
+trait Handle {
     fn lookup(&self, key: &Key);
     fn pin(&self, key: &Key);
 }
 
 impl Way for Reader {
+    fn handle(&self) -> Box<dyn Handle + '_> {
+        Box::new(self.clone())
+    }
+}
+
+impl Handle for Reader {
     fn lookup(&self, key: &Key) {
         black_box(Self::lookup(self, key).ok());
     }
@@ -40,6 +51,12 @@ impl Way for Reader {
 }
 
 impl Way for Mutex<Manager> {
+    fn handle(&self) -> Box<dyn Handle + '_> {
+        Box::new(self)
+    }
+}
+
+impl Handle for &Mutex<Manager> {
     fn lookup(&self, key: &Key) {
         black_box(self.lock().expect("no thread panics").lookup(key).ok());
     }
@@ -61,6 +78,12 @@ impl Way for Mutex<Manager> {
 type Map = Mutex<HashMap<Key, (u32, u32)>>;
 
 impl Way for Map {
+    fn handle(&self) -> Box<dyn Handle + '_> {
+        Box::new(self)
+    }
+}
+
+impl Handle for &Map {
     fn lookup(&self, key: &Key) {
         black_box(self.lock().expect("no thread panics").get(key).copied());
     }
@@ -95,11 +118,13 @@ pub(crate) fn bench(criterion: &mut Criterion) {
             for (name, way) in ways {
                 let id = BenchmarkId::new(format!("lookup/{name}"), short(resident));
                 group.bench_function(id, |b| {
-                    b.iter_custom(|rounds| together(threads, rounds, &keys, |k| way.lookup(k)));
+                    b.iter_custom(|rounds| {
+                        together(threads, rounds, &keys, way, |h, k| h.lookup(k))
+                    });
                 });
                 let id = BenchmarkId::new(format!("pin_unpin/{name}"), short(resident));
                 group.bench_function(id, |b| {
-                    b.iter_custom(|rounds| together(threads, rounds, &keys, |k| way.pin(k)));
+                    b.iter_custom(|rounds| together(threads, rounds, &keys, way, |h, k| h.pin(k)));
                 });
             }
         }
@@ -108,15 +133,22 @@ pub(crate) fn bench(criterion: &mut Criterion) {
 
 /// Runs `rounds` operations on each of several threads, and returns how long it took from the
 /// moment when all are ready until the last is done.
-fn together(threads: u64, rounds: u64, keys: &[Key], operation: impl Fn(&Key) + Sync) -> Duration {
+fn together(
+    threads: u64,
+    rounds: u64,
+    keys: &[Key],
+    way: &dyn Way,
+    operation: fn(&dyn Handle, &Key),
+) -> Duration {
     let ready = Barrier::new(usize::try_from(threads).expect("a few threads"));
     let work = |thread: u64| {
         let skip = usize::try_from(thread * TURNS % keys.len() as u64).expect("a place in a list");
         let turn = keys.iter().cycle().skip(skip);
+        let handle = way.handle();
         ready.wait();
         let started = Instant::now();
         for (_, key) in (0..rounds).zip(turn) {
-            operation(key);
+            operation(&*handle, key);
         }
         (started, Instant::now())
     };

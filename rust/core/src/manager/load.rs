@@ -88,6 +88,7 @@ impl Manager {
             self.counters.hits += keys.len() as u64;
             return;
         };
+        access.reserve(keys.len());
         let mut last = None;
         for key in keys.iter() {
             let id = access.entry_after(last, key);

@@ -16,7 +16,7 @@ impl Manager {
     /// [`KeyError`] if no engine can hold the key.
     pub fn lookup(&self, key: &[u8]) -> Result<LookupResult, KeyError> {
         check_key(0, key.len(), self.shared.key_bytes)?;
-        Ok(self.shared.storage.find_one(key).into())
+        Ok(self.guess.find(&self.shared.storage, key).into())
     }
 
     /// The longest leading run of ready chunks, and of ready or pending ones.

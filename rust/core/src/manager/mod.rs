@@ -34,12 +34,13 @@ mod store;
 
 use std::fmt;
 
-use crate::access::RequestAccess;
+use crate::access::{EntryId, RequestAccess};
 use crate::admission::Tracker;
 use crate::config::Config;
 use crate::dedupe::Dedupe;
 use crate::error::{AccessError, ConfigError};
 use crate::event::{EventKind, EventQueue, Events};
+use crate::guess::Guess;
 use crate::hash::Fingerprint;
 use crate::index::{Found, Journal};
 use crate::key::KeyList;
@@ -63,6 +64,7 @@ const WRITER: u16 = u16::MAX;
 /// The bookkeeping engine. See the [crate] for how its verbs fit together.
 pub struct Manager {
     shared: Arc<Shared>,
+    guess: Guess,
     policy: Box<dyn Policy>,
     slots: SlotLists,
     owner_pins: Box<[u16]>,
@@ -106,6 +108,8 @@ struct Missing {
     index: usize,
     hash: u64,
     fingerprint: Fingerprint,
+    /// Its entry in the access of the call, once it was recorded.
+    entry: Option<EntryId>,
 }
 
 impl Manager {
@@ -126,6 +130,7 @@ impl Manager {
         let build = || {
             Ok(Self {
                 shared,
+                guess: Guess::new(),
                 policy: policy::build(config.policy, capacity)?,
                 slots: SlotLists::new(capacity)?,
                 owner_pins: filled(capacity as usize, 0)?,

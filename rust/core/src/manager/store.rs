@@ -145,6 +145,7 @@ impl Manager {
                     index,
                     hash,
                     fingerprint,
+                    entry: None,
                 });
             } else {
                 self.counters.declined_threshold += 1;
@@ -171,7 +172,7 @@ impl Manager {
             return;
         };
         access.reserve(keys.len());
-        let mut missing = scratch.missing.iter().peekable();
+        let mut missing = scratch.missing.iter_mut().peekable();
         let mut last = None;
         let ghosts = self.policy.uses_ghosts();
         scratch.offered.clear();
@@ -182,10 +183,12 @@ impl Manager {
                 // Pending, below the threshold, or named before: not seen by this call.
                 continue;
             }
-            let id = access.entry_after(last, keys.get(index));
+            let hash = accepted.as_ref().map(|missing| missing.hash);
+            let id = access.entry_hashed(last, keys.get(index), hash);
             last = Some(id);
             access.mark_seen(id);
             if let Some(missing) = accepted {
+                missing.entry = Some(id);
                 let first = access.mark_store_miss(id);
                 self.counters.misses += u64::from(first);
                 if first && ghosts {
@@ -348,7 +351,6 @@ impl Manager {
     ) -> Ticket {
         let ghosts = self.policy.uses_ghosts();
         let mut ticket = Ticket::new(self.shared.incarnation, scratch.missing.len());
-        let mut last = None;
         for group in scratch.missing.chunks(GROUP) {
             if ghosts {
                 let fingerprints = &mut scratch.leaving.fingerprints;
@@ -358,11 +360,10 @@ impl Manager {
             }
             for missing in group {
                 let key = keys.get(missing.index);
-                let position = access.as_deref_mut().and_then(|access| {
-                    let id = access.entry_after(last, key);
-                    access.mark_inserted(id);
-                    last = Some(id);
-                    access.position(id)
+                let recorded = access.as_deref_mut().zip(missing.entry);
+                let position = recorded.and_then(|(access, entry)| {
+                    access.mark_inserted(entry);
+                    access.position(entry)
                 });
                 self.write_one(key, position, missing.fingerprint, &mut ticket);
             }

@@ -2,47 +2,45 @@
 //!
 //! One flat array of nodes, the first half for B1 and the second for B2, so that a node's index
 //! says its list and a list can never take the other's room. Each node is in the doubly linked list
-//! of its LRU order and in the singly linked chain of its hash bucket; links are indices.
+//! of its LRU order, whose links are indices; a table leads from fingerprints to nodes.
 //!
 //! Invariants:
 //!
 //! 1. Each list holds at most `capacity` ghosts, all in its own half, linked both ways from its
 //!    oldest to its newest.
-//! 2. Each ghost is in the chain of its fingerprint's bucket, once, and nothing else is in any
-//!    chain.
+//! 2. The table leads from the fingerprint of each ghost to its node, and to nothing else.
 //! 3. No fingerprint is present twice, in one list or in both.
 //! 4. A node of a half is either a ghost, or in that half's free list, or was not used since the
 //!    last `clear`.
 //!
-//! Cost: expected O(1) per call (there are as many buckets as nodes, so a look-up meets at most one
-//! other ghost on average), O(list) for `iter`, O(capacity) for `clear`. Memory: 32 bytes a ghost,
-//! 28 of node and 4 of bucket. Nothing allocates after `new`, and with capacity 0 nothing ever
-//! does. Owner-only: no atomics.
+//! Cost: expected O(1) per call, O(list) for `iter`, O(capacity) for `clear`. Memory: 32 bytes a
+//! ghost, 24 of node and 8 of table. Nothing allocates after `new`, and with capacity 0 nothing
+//! ever does. Owner-only: no atomics.
 //!
-//! Chains rather than an open or a set-associative table because a ghost must never be lost to a
-//! full bucket: ARC's decisions depend on each. A fingerprint is taken for the key: with 128 seeded
-//! bits two of 2^30 keys collide with a probability near 2^-69, and a collision costs one misjudged
-//! adaptation, never a wrong hit. Own design.
+//! A ghost is never lost to a full bucket of the table, since ARC's decisions depend on each. A
+//! fingerprint is taken for the key: with 128 seeded bits two of 2^30 keys collide with a
+//! probability near 2^-69, and a collision costs one misjudged adaptation, never a wrong hit. Own
+//! design.
+
+mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::TryReserveError;
 
 use super::flat::{bounded_len, filled};
 use super::order::List;
-
-#[cfg(test)]
-mod tests;
+use table::{Bytes, Table};
 
 /// No node.
 const NIL: u32 = u32::MAX;
 /// The largest capacity a list: all indices of two lists lie below [`NIL`].
 const MAX_CAPACITY: u32 = NIL / 2;
 
-/// One ghost. The fingerprint is kept as bytes: the alignment of a `u128` would cost 4 bytes more.
+/// One ghost. The fingerprint is kept as bytes: the alignment of a `u128` would cost 8 bytes more.
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    fingerprint: [u8; 16],
-    /// The next node of the same bucket.
-    chain: u32,
+    fingerprint: Bytes,
     older: u32,
     /// The next more recent ghost; in a free node, the next free one.
     newer: u32,
@@ -50,7 +48,6 @@ struct Node {
 
 const VACANT: Node = Node {
     fingerprint: [0; 16],
-    chain: NIL,
     older: NIL,
     newer: NIL,
 };
@@ -79,16 +76,9 @@ const NO_GHOSTS: Lru = Lru {
 #[derive(Debug)]
 pub(crate) struct GhostLists {
     nodes: Box<[Node]>,
-    /// The first node of each bucket's chain.
-    heads: Box<[u32]>,
+    table: Table,
     lists: [Lru; 2],
     capacity: u32,
-}
-
-/// The low half of a fingerprint.
-fn low(fingerprint: [u8; 16]) -> u64 {
-    let [a, b, c, d, e, f, g, h, ..] = fingerprint;
-    u64::from_le_bytes([a, b, c, d, e, f, g, h])
 }
 
 impl GhostLists {
@@ -101,7 +91,7 @@ impl GhostLists {
         let len = bounded_len(capacity_per_list, MAX_CAPACITY).saturating_mul(2);
         Ok(Self {
             nodes: filled(len, VACANT)?,
-            heads: filled(len, NIL)?,
+            table: Table::new(len)?,
             lists: [NO_GHOSTS; 2],
             capacity: capacity_per_list,
         })
@@ -132,15 +122,12 @@ impl GhostLists {
             self.release(self.lists[usize::from(list)].oldest);
         }
         let at = self.take_node(list);
-        let bytes = fingerprint.to_le_bytes();
-        let bucket = bucket(bytes, self.heads.len());
-        let head = &mut self.heads[bucket];
+        let fingerprint = fingerprint.to_le_bytes();
         self.nodes[at as usize] = Node {
-            fingerprint: bytes,
-            chain: *head,
+            fingerprint,
             ..VACANT
         };
-        *head = at;
+        self.table.enter(fingerprint, at);
         self.link_newest(at);
     }
 
@@ -168,31 +155,23 @@ impl GhostLists {
     /// buckets, and those of as many oldest ghosts as pushes of them make room by. The misses of
     /// all of them overlap here, where the calls themselves would wait for one after the other.
     pub(crate) fn warm(&self, fingerprints: &[u128]) {
-        let mut touched = 0u32;
-        let head = |bytes| self.heads.get(bucket(bytes, self.heads.len())).copied();
+        let mut touched = 0;
         for fingerprint in fingerprints {
-            touched ^= head(fingerprint.to_le_bytes()).unwrap_or(NIL);
+            touched ^= self.table.touch(fingerprint.to_le_bytes());
         }
         for lru in self.lists.iter().filter(|lru| lru.len == self.capacity) {
-            let oldest = |at: u32| self.nodes.get(at as usize);
-            let victims = std::iter::successors(oldest(lru.oldest), |node| oldest(node.newer));
-            for node in victims.take(fingerprints.len()) {
-                touched ^= head(node.fingerprint).unwrap_or(NIL);
+            let ghost = |at: u32| self.nodes.get(at as usize);
+            let oldest = std::iter::successors(ghost(lru.oldest), |node| ghost(node.newer));
+            for node in oldest.take(fingerprints.len()) {
+                touched ^= self.table.touch(node.fingerprint);
             }
-        }
-        for fingerprint in fingerprints {
-            let first = head(fingerprint.to_le_bytes()).unwrap_or(NIL);
-            touched ^= self
-                .nodes
-                .get(first as usize)
-                .map_or(NIL, |node| node.chain);
         }
         std::hint::black_box(touched);
     }
 
     /// Forgets all. O(capacity).
     pub(crate) fn clear(&mut self) {
-        self.heads.fill(NIL);
+        self.table.clear();
         self.lists = [NO_GHOSTS; 2];
     }
 
@@ -211,7 +190,7 @@ impl GhostLists {
 
     /// Heap memory in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.nodes) + size_of_val(&*self.heads)
+        size_of_val(&*self.nodes) + self.table.memory_bytes()
     }
 
     /// The list whose half holds node `at`.
@@ -219,17 +198,11 @@ impl GhostLists {
         List::from(at >= self.capacity)
     }
 
-    /// The node of `fingerprint`. The walk ends because chains have no cycle (invariant 2).
+    /// The node of `fingerprint`.
     fn locate(&self, fingerprint: u128) -> Option<u32> {
         let bytes = fingerprint.to_le_bytes();
-        let mut at = *self.heads.get(bucket(bytes, self.heads.len()))?;
-        loop {
-            let node = self.nodes.get(at as usize)?;
-            if node.fingerprint == bytes {
-                return Some(at);
-            }
-            at = node.chain;
-        }
+        self.table
+            .find(bytes, |at| self.nodes[at as usize].fingerprint == bytes)
     }
 
     /// A node of `list`'s half that is no ghost. One exists because the list is not full.
@@ -244,21 +217,9 @@ impl GhostLists {
         at
     }
 
-    /// Takes the ghost `at` out of its chain and its list and frees its node.
+    /// Takes the ghost `at` out of the table and its list and frees its node.
     fn release(&mut self, at: u32) {
-        let Node {
-            fingerprint, chain, ..
-        } = self.nodes[at as usize];
-        let head = bucket(fingerprint, self.heads.len());
-        if self.heads[head] == at {
-            self.heads[head] = chain;
-        } else {
-            let mut before = self.heads[head];
-            while self.nodes[before as usize].chain != at {
-                before = self.nodes[before as usize].chain;
-            }
-            self.nodes[before as usize].chain = chain;
-        }
+        self.table.leave(self.nodes[at as usize].fingerprint, at);
         self.unlink(at);
         let lru = &mut self.lists[usize::from(self.list_of(at))];
         self.nodes[at as usize] = Node {
@@ -309,28 +270,15 @@ impl GhostLists {
         for list in 0..2 {
             self.check_list(list, &mut listed)?;
         }
-        let mut fingerprints = std::collections::HashSet::new();
-        let mut chained = 0;
-        for (head, &first) in self.heads.iter().enumerate() {
-            let mut at = first;
-            while let Some(node) = self.nodes.get(at as usize) {
-                if !listed[at as usize] || bucket(node.fingerprint, self.heads.len()) != head {
-                    return Err(format!(
-                        "ghosts 2: node {at} does not belong to bucket {head}"
-                    ));
-                }
-                if !fingerprints.insert(node.fingerprint) {
-                    return Err(format!("ghosts 3: node {at} is met twice in the buckets"));
-                }
-                chained += 1;
-                at = node.chain;
-            }
-        }
-        let ghosts = listed.iter().filter(|&&is_listed| is_listed).count();
-        if chained != ghosts {
-            return Err(format!(
-                "ghosts 2: {ghosts} in the lists, {chained} in the buckets"
-            ));
+        let fingerprints: Vec<Option<Bytes>> = (self.nodes.iter().zip(&listed))
+            .map(|(node, &is_listed)| is_listed.then_some(node.fingerprint))
+            .collect();
+        self.table
+            .check(&fingerprints)
+            .map_err(|broken| format!("ghosts 2: {broken}"))?;
+        let mut met = std::collections::HashSet::new();
+        if let Some(twice) = fingerprints.iter().flatten().find(|it| !met.insert(**it)) {
+            return Err(format!("ghosts 3: {twice:02x?} is there twice"));
         }
         Ok(())
     }
@@ -374,11 +322,4 @@ impl GhostLists {
         }
         Ok(())
     }
-}
-
-/// The bucket of `fingerprint` among `buckets`: its low half, which is uniform, scaled down. With
-/// no buckets it is 0, which does not exist.
-fn bucket(fingerprint: [u8; 16], buckets: usize) -> usize {
-    let scaled = (u128::from(low(fingerprint)) * buckets as u128) >> u64::BITS;
-    usize::try_from(scaled).unwrap_or(0)
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 
+use super::table::{EMPTY, WAYS};
 use super::*;
 
 /// How keys become fingerprints.
@@ -11,7 +12,7 @@ use super::*;
 enum Spread {
     /// As a seeded hash would spread them.
     Uniform,
-    /// All in one bucket, so that each chain operation meets a long chain.
+    /// All at home in one bucket, so that most are away from it.
     OneBucket,
     /// In few buckets.
     FewBuckets,
@@ -166,9 +167,11 @@ fn a_capacity_that_no_index_can_address_is_refused() {
 
 #[test]
 fn uniform_fingerprints_spread_over_all_buckets() {
+    let ghosts = GhostLists::new(40).expect("small lists fit memory");
     let mut hits = [0; 10];
     for key in 0..10_000 {
-        hits[bucket(fingerprint(Spread::Uniform, key).to_le_bytes(), 10)] += 1;
+        let fingerprint = fingerprint(Spread::Uniform, key).to_le_bytes();
+        hits[ghosts.table.home(fingerprint)] += 1;
     }
     assert!(
         hits.iter().all(|&count| (900..1_100).contains(&count)),
@@ -224,10 +227,57 @@ fn the_check_sees_broken_list_links() {
 }
 
 #[test]
-fn the_check_sees_a_broken_chain() {
-    assert!(verdict(|ghosts| ghosts.heads.fill(NIL)).starts_with("ghosts 2"));
-    assert!(verdict(|ghosts| ghosts.heads.swap(0, 1)).starts_with("ghosts 2"));
-    assert!(verdict(|ghosts| ghosts.nodes[0].fingerprint[7] = 0xff).starts_with("ghosts 2"));
+fn the_check_sees_entries_that_are_lost_doubled_or_misplaced() {
+    let entry = |ghosts: &GhostLists| ghosts.table.buckets[0].entries.iter().position(|&e| e != 0);
+    let first = |ghosts: &GhostLists| entry(ghosts).expect("there are ghosts");
+    assert!(verdict(|ghosts| ghosts.table.buckets.fill(EMPTY)).starts_with("ghosts 2"));
+    let lose = |ghosts: &mut GhostLists| ghosts.table.buckets[0].entries[first(ghosts)] = 0;
+    assert!(verdict(lose).starts_with("ghosts 2"));
+    let double = |ghosts: &mut GhostLists| {
+        ghosts.table.buckets[0].entries[WAYS - 1] = ghosts.table.buckets[0].entries[first(ghosts)];
+    };
+    assert!(verdict(double).starts_with("ghosts 2"));
+    assert!(verdict(|ghosts| ghosts.table.buckets[0].away = 1).starts_with("ghosts 2"));
+    assert!(verdict(|ghosts| ghosts.nodes[0].fingerprint[15] = 0xff).starts_with("ghosts 2"));
+}
+
+#[test]
+fn a_full_bucket_loses_no_ghost_and_forgets_that_it_was_full() {
+    let mut ghosts = GhostLists::new(100).expect("small lists fit memory");
+    for key in 0..100 {
+        ghosts.push(0, fingerprint(Spread::OneBucket, key));
+    }
+    let away = |ghosts: &GhostLists| {
+        (
+            ghosts.table.buckets[0].away,
+            ghosts.table.buckets[0].farthest,
+        )
+    };
+    assert_eq!(away(&ghosts), (85, 6));
+    for key in 0..100 {
+        assert_eq!(ghosts.find(fingerprint(Spread::OneBucket, key)), Some(0));
+    }
+    assert_eq!(ghosts.find(fingerprint(Spread::OneBucket, 100)), None);
+    for key in 0..100 {
+        assert!(ghosts.remove(fingerprint(Spread::OneBucket, key)));
+    }
+    assert_eq!(away(&ghosts), (0, 0));
+    assert_eq!(ghosts.check_invariants(), Ok(()));
+}
+
+#[test]
+fn counts_that_stand_still_lose_no_ghost() {
+    let mut ghosts = GhostLists::new(100).expect("small lists fit memory");
+    ghosts.table.buckets[0].away = u16::MAX;
+    ghosts.table.buckets[0].farthest = u16::MAX;
+    for key in 0..30 {
+        ghosts.push(1, fingerprint(Spread::OneBucket, key));
+    }
+    for key in 0..30 {
+        assert!(ghosts.remove(fingerprint(Spread::OneBucket, key)), "{key}");
+    }
+    assert_eq!(ghosts.find(fingerprint(Spread::OneBucket, 0)), None);
+    assert_eq!(ghosts.check_invariants(), Ok(()));
 }
 
 #[test]
