@@ -9,6 +9,8 @@
 //! `KVFERRY_STRESS` multiplies the number of steps of every run. Each check has a control: a run
 //! with one wrong party has to fail by it.
 
+#![cfg(feature = "testing")]
+
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "the threads need keys and little else")]
 mod common;
