@@ -32,6 +32,7 @@ const TINY: Plan = Plan {
     policy: PolicyKind::Lru,
     capacity: 3,
     keys: 5,
+    crowds: None,
     held: 0,
     call: 2,
     readers: 3,
@@ -45,6 +46,7 @@ const SMALL: Plan = Plan {
     policy: PolicyKind::Arc,
     capacity: 48,
     keys: 96,
+    crowds: None,
     held: 6,
     call: 8,
     readers: 2,
@@ -58,12 +60,27 @@ const LARGE: Plan = Plan {
     policy: PolicyKind::Lru,
     capacity: 4096,
     keys: 12_288,
+    crowds: None,
     held: 512,
     call: 64,
     readers: 2,
     resets: false,
     steps: 40_000,
     moves: 500,
+};
+
+/// A tier whose keys crowd in a few pairs of buckets, so that entries move all the time.
+const CROWDED: Plan = Plan {
+    policy: PolicyKind::Lru,
+    capacity: 64,
+    keys: 112,
+    crowds: Some(7),
+    held: 7,
+    call: 4,
+    readers: 2,
+    resets: false,
+    steps: 1_000_000,
+    moves: 50_000,
 };
 
 fn holds(plan: Plan, times: u64) {
@@ -98,6 +115,11 @@ fn a_small_tier_with_keys_that_are_held() {
 #[test]
 fn a_large_tier_whose_entries_move() {
     holds(LARGE, 1);
+}
+
+#[test]
+fn a_crowded_tier_whose_entries_move_all_the_time() {
+    holds(CROWDED, 1);
 }
 
 #[test]

@@ -10,6 +10,8 @@ use crate::world::{Sabotage, World};
 
 /// The most pins that a reader holds at a time.
 const PINS: usize = 4;
+/// Lookups of held keys in a row.
+const LOOKS: u32 = 32;
 /// How often a reader looks for a count that another thread has written already.
 const VISIBLE: u32 = 10_000;
 
@@ -137,11 +139,14 @@ impl<'a> Reading<'a> {
         }
     }
 
+    /// Held keys one by one, often: what they could be missed for lasts a moment.
     fn look(&mut self) {
-        let key = self.numbers.below(self.world.plan.held.max(1));
-        let epoch = self.epoch();
-        let found = self.reader.lookup(self.key(key)).expect("a valid key");
-        self.check(key, epoch, found == LookupResult::Hit);
+        for _ in 0..LOOKS {
+            let key = self.numbers.below(self.world.plan.held.max(1));
+            let epoch = self.epoch();
+            let found = self.reader.lookup(self.key(key)).expect("a valid key");
+            self.check(key, epoch, found == LookupResult::Hit);
+        }
     }
 
     /// A batch of any keys between two that are held, and a prefix of held ones.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-use kvferry::{Config, PolicyKind};
+use kvferry::{Config, KeyHashing, PolicyKind};
 
 use crate::common::{engine, numbered_key};
 use crate::owner::Owner;
@@ -18,6 +18,8 @@ pub(crate) struct Plan {
     pub(crate) capacity: usize,
     /// How many keys there are. The first of them are held.
     pub(crate) keys: usize,
+    /// In how many groups the keys are, each of one hash, where they are not to be spread.
+    pub(crate) crowds: Option<usize>,
     /// How many keys the owner holds from one reset to the next.
     pub(crate) held: usize,
     /// The most keys in a call.
@@ -28,6 +30,28 @@ pub(crate) struct Plan {
     pub(crate) steps: u64,
     /// How many entries of the index have to move.
     pub(crate) moves: u64,
+}
+
+impl Plan {
+    fn key(&self, n: usize) -> Vec<u8> {
+        let Some(crowds) = self.crowds else {
+            return numbered_key(n as u64, 0);
+        };
+        // The hash of a key that is taken for uniform is in its ends.
+        let end = &numbered_key((n % crowds) as u64, 0)[..8];
+        [end, &n.to_le_bytes(), end].concat()
+    }
+
+    fn config(&self) -> Config {
+        let config = Config::new(self.capacity)
+            .policy(self.policy)
+            .touch_log_capacity(64)
+            .pending_timeout_us(Some(2_000));
+        match self.crowds {
+            Some(_) => config.hashing(KeyHashing::Uniform),
+            None => config,
+        }
+    }
 }
 
 /// What one party does wrong.
@@ -94,7 +118,7 @@ pub(crate) fn run(plan: &Plan, sabotage: Sabotage) -> Result<Tally, String> {
     let world = World {
         plan: *plan,
         sabotage,
-        keys: (0..plan.keys as u64).map(|n| numbered_key(n, 0)).collect(),
+        keys: (0..plan.keys).map(|n| plan.key(n)).collect(),
         shadow: Shadow::new(plan.capacity),
         epoch: AtomicU64::new(1),
         fenced: AtomicU64::new(0),
@@ -103,11 +127,7 @@ pub(crate) fn run(plan: &Plan, sabotage: Sabotage) -> Result<Tally, String> {
         stale: AtomicU64::new(0),
         violation: Mutex::new(None),
     };
-    let config = Config::new(plan.capacity)
-        .policy(plan.policy)
-        .touch_log_capacity(64)
-        .pending_timeout_us(Some(2_000));
-    let manager = engine(config);
+    let manager = engine(plan.config());
     let reader = manager.reader();
     let (jobs, to_do) = mpsc::channel();
     let (finished, done) = mpsc::channel();
