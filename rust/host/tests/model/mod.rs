@@ -368,7 +368,7 @@ impl Pools {
 fn draw_tensors(dice: &mut Dice, blocks: usize) -> (Vec<TensorShape>, usize) {
     let count = 1 + dice.below(4);
     let pages: Vec<usize> = (0..count)
-        .map(|_| dice.one_of(&[1, 7, 16, 64, 100, 512, 5000]))
+        .map(|_| dice.one_of(&[1, 7, 16, 64, 100, 512, 5000, 5000, 20_000]))
         .collect();
     let gap = dice.one_of(&[0, 0, 8, 24]);
     let mut tensors = Vec::new();
