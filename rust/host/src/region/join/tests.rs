@@ -288,6 +288,41 @@ fn it_stops_at_every_stage_when_told_to_and_leaves_nothing() {
 }
 
 #[test]
+fn a_maker_that_is_taken_for_a_leftover_begins_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut kept = config(directory.path(), 0, 1);
+    kept.keep_name = true;
+    let path = kept.path().unwrap();
+    let mut made = 0;
+    let mut other = None;
+    let mut interfere = |progress: RegionProgress| {
+        match progress.stage {
+            RegionStage::Made => made += 1,
+            RegionStage::Searching => other = None,
+            _ => {}
+        }
+        match (progress.stage, made) {
+            // The file is removed before it is locked.
+            (RegionStage::Made, 1) => {
+                let found = claim::find(&path, claim::Remove::Yes);
+                assert!(matches!(found, Ok(Found::Removed)), "{found:?}");
+            }
+            // It stays, but another start is faster to lock it.
+            (RegionStage::Made, 2) => {
+                let file = File::options().read(true).write(true).open(&path).unwrap();
+                assert!(claim::take(&path, &file, Seat::Maker).unwrap());
+                other = Some(file);
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    };
+    let region = PinnedRegion::open(&kept, &mut interfere).unwrap();
+    assert_eq!(made, 3);
+    assert!(claim::is_named(&path, region.file.as_ref().unwrap()).unwrap());
+}
+
+#[test]
 fn memory_for_one_process_starts_where_its_pages_do() {
     for huge_pages in [
         HugePages::Off,
