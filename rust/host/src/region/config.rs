@@ -106,6 +106,8 @@ pub struct RegionConfig {
     /// How to lay it out in the machine.
     pub memory: MemoryOptions,
     /// Whether the file keeps its name after all ranks have mapped it.
+    /// Other starts of that name are then refused until the last rank has ended; the next one after that
+    /// removes the file.
     pub keep_name: bool,
     /// How long to wait for the other ranks, from the call to the moment when all are there. It
     /// includes the time that they need to touch their memory. Five minutes by default.

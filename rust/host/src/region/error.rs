@@ -180,7 +180,7 @@ pub enum RegionError {
     },
     /// The ranks do not agree about what the region holds.
     #[error(
-        "the ranks do not agree: {field} is {ours:#x} here and {theirs:#x} in {}", path.display()
+        "the ranks do not agree: {field} is {ours} here and {theirs} in {}", path.display()
     )]
     Mismatch {
         /// The file.

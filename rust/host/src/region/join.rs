@@ -80,8 +80,7 @@ impl<'a> Start<'a> {
             if role != Role::Join
                 && let Some(file) = claim::make(&self.path)?
             {
-                // A file that was just made may be locked only if it stays: a wish to stop is heard
-                // after that.
+                // A wish to stop is heard once the file is locked: only then may its maker remove it.
                 let wish = reached(progress, RegionStage::Made);
                 if self.lock(&file)? {
                     return self.maker(file, wish, progress);
