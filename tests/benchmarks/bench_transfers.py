@@ -22,7 +22,7 @@ import torch
 
 from benchmarks import table
 from benchmarks.rows import Row, in_turn
-from kvferry import CPULoadStoreSpec, CpuGpuOffloadingHandlers, GPULoadStoreSpec
+from kvferry import CpuGpuOffloadingHandlers, CPULoadStoreSpec, GPULoadStoreSpec
 
 clock = time.perf_counter_ns
 MIB = 1 << 20
@@ -51,9 +51,7 @@ class Pools:
         """Submits a job and waits until it is seen finished."""
         device, host = GPULoadStoreSpec(blocks), CPULoadStoreSpec(slots)
         store = direction == "store"
-        handler = (
-            self.handlers.gpu_to_cpu_handler if store else self.handlers.cpu_to_gpu_handler
-        )
+        handler = self.handlers.gpu_to_cpu_handler if store else self.handlers.cpu_to_gpu_handler
         job, self.next_job = self.next_job, self.next_job + 1
         if not handler.transfer_async(job, (device, host) if store else (host, device)):
             raise SystemExit("the job was declined")
@@ -101,7 +99,9 @@ def beside_memcpy(fragment: int, direction: str, total: int, rounds: int) -> Row
     return Row(name, "", "ms", *measured, least_ratio=least)
 
 
-def beside_torch(rounds: int, chunks: int = 1024, layers: int = 32, page: int = 16 << 10) -> list[Row]:
+def beside_torch(
+    rounds: int, chunks: int = 1024, layers: int = 32, page: int = 16 << 10
+) -> list[Row]:
     pools = Pools.make(layers, 2 * chunks, page, 2 * chunks)
     host = [torch.ones(2 * chunks, page, dtype=torch.uint8) for _ in range(layers)]
     rng = np.random.default_rng(1)
@@ -121,7 +121,7 @@ def beside_torch(rounds: int, chunks: int = 1024, layers: int = 32, page: int = 
 
     select_and_copy()
     ours(0)
-    what = f"store of {chunks:,} chunks × {layers} layers × {page >> 10} KiB, beside "
+    what = f"store of {chunks:,} chunks in {layers} layers, {page >> 10} KiB each, beside "
     against = (
         ("index_copy_(index_select)", select_and_copy, 3.0),
         ("index_select(out=)", select_into, 1.2),
@@ -142,7 +142,10 @@ def submit(rounds: int, count: int = 8192) -> Row:
     """Pages as small as they come: the copies of a submit are not to disturb the next one."""
     pools = Pools.make(1, count, 64, count)
     rng = np.random.default_rng(2)
-    blocks, slots = GPULoadStoreSpec(rng.permutation(count)), CPULoadStoreSpec(rng.permutation(count))
+    blocks, slots = (
+        GPULoadStoreSpec(rng.permutation(count)),
+        CPULoadStoreSpec(rng.permutation(count)),
+    )
     handler = pools.handlers.gpu_to_cpu_handler
     times = []
     for job in range(rounds):
