@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -138,6 +139,13 @@ def beside_torch(
     ]
 
 
+def write_alone(rounds: int, total: int) -> str:
+    """How fast the machine writes, reading nothing: no copy can be faster."""
+    area = torch.ones(total, dtype=torch.uint8)
+    took = statistics.median(timed_ms(lambda: area.fill_(1)) for _ in range(rounds))
+    return f"* writing {total // MIB} MiB and reading nothing (torch's `fill_`): {took:.1f} ms"
+
+
 def submit(rounds: int, count: int = 8192) -> Row:
     """Pages as small as they come: the copies of a submit are not to disturb the next one."""
     pools = Pools.make(1, count, 64, count)
@@ -188,6 +196,7 @@ def main(given: Sequence[str] | None = None) -> None:
             rows.append(beside_memcpy(fragment, direction, 256 * MIB, rounds))
     print("beside torch", file=sys.stderr, flush=True)
     rows += beside_torch(rounds)
+    head.append(write_alone(rounds, 512 * MIB))
     rows.append(submit(20 * rounds))
     rows += [one_block(1000 * rounds, page) for page in (4 << 10, 32 << 10, 256 << 10)]
     lines = ["", *head, "", *table.table(rows, "baseline"), "", *table.outcome(rows)]
