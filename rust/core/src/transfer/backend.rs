@@ -11,10 +11,16 @@ use super::waker::Waker;
 
 /// Moves the bytes of jobs: a copy engine, threads, or a fault that a test asks for.
 ///
-/// The job engine calls [`fence`](Self::fence) on the thread that submits, and the other functions
-/// under its own lock, in the order of submission within a lane (without the lock where
-/// [`ENQUEUE_MAY_BLOCK`](Self::ENQUEUE_MAY_BLOCK) says so, and then from one thread). It keeps the memory of
-/// a job untouched and alive from `enqueue` until `poll` or `quiesce` says that the job has ended.
+/// The job engine calls [`fence`](Self::fence) on the thread that submits, without a lock. It calls
+/// [`enqueue`](Self::enqueue) in the order of submission within a lane: under its lock, or, where
+/// [`ENQUEUE_MAY_BLOCK`](Self::ENQUEUE_MAY_BLOCK) says so, without it and from one thread. `poll` and
+/// `quiesce` come from any thread, one at a time, under the lock; so the drop of a `Fence` and of a
+/// `Running` may, and blocks no more than they do.
+///
+/// The memory of a job stays untouched and alive from `enqueue` until `poll` or `quiesce` says that
+/// the job has ended. If that can never be found out, the `Running` of the job and the backend itself
+/// are never dropped. A panic is a fault of the job it happens in; one of `enqueue` leaves nothing to
+/// ask, so that the job's memory is never used again.
 pub trait TransferBackend: Send + Sync + 'static {
     /// Names the compute stream whose earlier work a job waits for. Not optional: a backend
     /// without streams has a type of its own for "none".
@@ -41,8 +47,9 @@ pub trait TransferBackend: Send + Sync + 'static {
     /// If the stream is invalid or cannot be waited for.
     fn fence(&self, stream: Self::Stream) -> Result<Self::Fence, BackendError>;
 
-    /// Starts the copies of a plan, to run after `fence`. `waker` is to be woken when the job has
-    /// ended, if the backend can tell; else [`poll_interval`](Self::poll_interval) says how often to ask.
+    /// Starts the copies of a plan, to run after `fence`. `waker` is to be woken whenever `poll` or
+    /// `quiesce` would no longer answer `Progress::Pending`, if the backend can tell; else
+    /// [`poll_interval`](Self::poll_interval) says how often to ask.
     ///
     /// # Errors
     ///
@@ -63,7 +70,7 @@ pub trait TransferBackend: Send + Sync + 'static {
     /// `Progress::Failed` means that this can no longer be found out.
     fn quiesce(&self, running: &mut Self::Running) -> Progress;
 
-    /// How often to ask, for a backend that wakes nobody.
+    /// How often to ask, for a backend that wakes nobody. Asked for once, before the first job.
     fn poll_interval(&self) -> Option<Duration> {
         None
     }

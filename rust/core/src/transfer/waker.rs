@@ -1,7 +1,9 @@
 //! How whoever waits for a job learns that one may have ended.
 //!
-//! A counter behind a lock, and a condition variable. There is nothing to model: whoever waits reads
-//! the counter before he looks for what he waits for, and sleeps only while it has not moved.
+//! A counter behind a lock, and a condition variable: whoever waits reads the counter before he looks
+//! for what he waits for, and sleeps only while it has not moved. There is no loom model, because no
+//! atomic is shared: each step holds the lock, and the condition variable gives it up and sleeps in
+//! one step.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,6 +23,7 @@ struct Signal {
 #[derive(Debug, Default)]
 struct State {
     wakes: u64,
+    /// Threads that sleep, and that no wake has reached.
     asleep: usize,
 }
 
@@ -33,10 +36,10 @@ impl Waker {
     pub fn wake(&self) {
         let mut state = self.lock();
         state.wakes = state.wakes.wrapping_add(1);
-        let asleep = state.asleep > 0;
+        let asleep = std::mem::take(&mut state.asleep);
         drop(state);
         // Without anyone asleep, this would be a system call for nothing.
-        if asleep {
+        if asleep > 0 {
             self.signal.moved.notify_all();
         }
     }
@@ -48,6 +51,9 @@ impl Waker {
     /// Sleeps until a wake that came after `seen`, or for so long.
     pub(super) fn wait(&self, seen: Seen, timeout: Option<Duration>) {
         let mut state = self.lock();
+        if state.wakes != seen.0 {
+            return;
+        }
         state.asleep += 1;
         let moved = &self.signal.moved;
         let unmoved = |state: &mut State| state.wakes == seen.0;
@@ -60,7 +66,16 @@ impl Waker {
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
         };
-        state.asleep -= 1;
+        if state.wakes == seen.0 {
+            // Time ran out: no wake has counted this thread off.
+            state.asleep -= 1;
+        }
+    }
+
+    /// How many threads sleep, without those that were woken and have not run since.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn asleep(&self) -> usize {
+        self.lock().asleep
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

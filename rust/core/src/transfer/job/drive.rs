@@ -4,12 +4,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use thiserror::Error;
 
-use super::state::Start;
+use super::state::{Start, Starting};
 use super::{JobEngine, Shared};
 use crate::transfer::backend::{BackendError, EnqueueError, Lane, Progress, TransferBackend};
+use crate::transfer::layout::KvLayout;
 use crate::transfer::waker::Waker;
 
 /// A backend panicked.
@@ -34,6 +36,18 @@ pub(super) enum Started<R> {
     Failed(BackendError, R),
     /// Some of it may run, and nobody can tell.
     Lost(BackendError),
+}
+
+/// Tells a backend its layout. Returns how often to ask it.
+pub(super) fn attach<B: TransferBackend>(
+    backend: &B,
+    layout: &KvLayout,
+) -> Result<Option<Duration>, BackendError> {
+    let attached = catch_unwind(AssertUnwindSafe(|| {
+        backend.attach(layout)?;
+        Ok(backend.poll_interval())
+    }));
+    attached.unwrap_or_else(|_| Err(panicked("attach")))
 }
 
 pub(super) fn fence<B: TransferBackend>(
@@ -72,6 +86,11 @@ pub(super) fn quiesce<B: TransferBackend>(backend: &B, running: &mut B::Running)
     progress.unwrap_or_else(|_| Progress::Failed(panicked("quiesce")))
 }
 
+/// Drops what a backend made, after what hangs on it has been settled.
+pub(super) fn discard<T>(made: T) {
+    catch_unwind(AssertUnwindSafe(|| drop(made))).ok();
+}
+
 impl<B: TransferBackend> JobEngine<B> {
     /// Starts the thread that a backend which may block needs, unless it runs.
     pub(super) fn start_thread(&self) -> Result<(), BackendError> {
@@ -96,23 +115,20 @@ impl<B: TransferBackend> JobEngine<B> {
 fn drive<B: TransferBackend>(shared: &Shared<B>) {
     loop {
         let seen = shared.waker.seen();
-        let mut state = shared.lock();
-        let ended = state.reap(&shared.backend);
-        let starting = state.next_to_start();
-        let (closed, idle) = (state.is_closed(), state.is_idle());
-        drop(state);
-        if ended {
-            shared.waker.wake();
-        }
-        if let Some(starting) = starting {
-            let (lane, job) = (starting.lane, starting.job);
-            let started = enqueue(&shared.backend, lane, starting.start, &shared.waker);
-            shared.lock().started(lane, job, started);
+        let (starting, closed, idle) = shared.with(|state| {
+            state.reap(&shared.backend);
+            let starting = state.next_to_start();
+            (starting, state.is_closed(), state.is_idle())
+        });
+        if let Some(Starting { lane, job, start }) = starting {
+            let started = enqueue(&shared.backend, lane, start, &shared.waker);
+            shared.with(|state| state.started(lane, job, started));
         } else if closed && idle {
             return;
-        } else if !ended {
-            let poll = shared.backend.poll_interval().filter(|_| !idle);
-            shared.waker.wait(seen, poll);
+        } else {
+            shared
+                .waker
+                .wait(seen, shared.poll_interval.filter(|_| !idle));
         }
     }
 }

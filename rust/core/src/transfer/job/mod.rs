@@ -12,16 +12,18 @@
 //! finds out what has ended. Otherwise a thread of the engine's starts jobs and looks for their ends.
 
 mod drive;
+mod process;
 mod result;
 mod state;
 
-use std::process;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use process::Process;
 pub use result::{JobError, JobId, JobResult, Owner, Place, Priority, SubmitError, Transferred};
-use state::{NewJob, State};
+use state::{NewJob, Starting, State};
 
 use super::backend::{BackendError, Lane, TransferBackend};
 use super::conflict::{Unit, Uses};
@@ -80,7 +82,8 @@ pub struct JobStats {
 
 /// See the module. Every call works from any thread.
 ///
-/// Dropped, it shuts down: it waits for the jobs in flight, and drops their owners.
+/// Dropped, it shuts down: it waits for the jobs in flight, and drops their owners. The backend of an
+/// engine with memory that must never be used again is leaked: it may own that memory.
 #[derive(Debug)]
 pub struct JobEngine<B: TransferBackend> {
     /// Taken by `drop` alone.
@@ -91,24 +94,36 @@ pub struct JobEngine<B: TransferBackend> {
 #[derive(Debug)]
 struct Shared<B: TransferBackend> {
     backend: B,
+    poll_interval: Option<Duration>,
     layout: KvLayout,
     capacity: usize,
     state: Mutex<State<B>>,
     waker: Waker,
-    /// The process of the first submit.
-    process: OnceLock<u32>,
+    process: Process,
 }
 
 impl<B: TransferBackend> Shared<B> {
-    fn lock(&self) -> MutexGuard<'_, State<B>> {
+    /// Changes the state, or looks at it; and wakes whoever waits for a job that ended meanwhile,
+    /// whatever ended it.
+    fn with<R>(&self, change: impl FnOnce(&mut State<B>) -> R) -> R {
         // A panic of a backend is caught; another one leaves the state as whole as it was.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = state.ends();
+        let result = change(&mut state);
+        let ended = state.ends() != before;
+        drop(state);
+        if ended {
+            self.waker.wake();
+        }
+        result
     }
 
-    fn is_forked(&self) -> bool {
-        self.process
-            .get()
-            .is_some_and(|&first| first != process::id())
+    /// As `with`, after a look for jobs that have ended, and for others that can be started.
+    fn up_to_date<R>(&self, change: impl FnOnce(&mut State<B>) -> R) -> R {
+        self.with(|state| {
+            self.advance(state);
+            change(state)
+        })
     }
 
     /// Looks for jobs that have ended, and starts others where that cannot block.
@@ -116,8 +131,8 @@ impl<B: TransferBackend> Shared<B> {
         state.reap(&self.backend);
         if !B::ENQUEUE_MAY_BLOCK {
             while let Some(starting) = state.next_to_start() {
-                let (lane, job) = (starting.lane, starting.job);
-                let started = drive::enqueue(&self.backend, lane, starting.start, &self.waker);
+                let Starting { lane, job, start } = starting;
+                let started = drive::enqueue(&self.backend, lane, start, &self.waker);
                 state.started(lane, job, started);
                 state.reap(&self.backend);
             }
@@ -132,14 +147,24 @@ impl<B: TransferBackend> JobEngine<B> {
     ///
     /// If the backend cannot reach all memory of the layout.
     pub fn new(backend: B, layout: KvLayout, options: JobOptions) -> Result<Self, BackendError> {
-        backend.attach(&layout)?;
+        Self::in_process(Process::new(), backend, layout, options)
+    }
+
+    fn in_process(
+        process: Process,
+        backend: B,
+        layout: KvLayout,
+        options: JobOptions,
+    ) -> Result<Self, BackendError> {
+        let poll_interval = drive::attach(&backend, &layout)?;
         let shared = Shared {
             state: Mutex::new(State::new(&layout, options.in_flight_per_lane.max(1))),
             backend,
+            poll_interval,
             layout,
             capacity: options.capacity,
             waker: Waker::default(),
-            process: OnceLock::new(),
+            process,
         };
         Ok(Self {
             shared: Some(Arc::new(shared)),
@@ -149,6 +174,11 @@ impl<B: TransferBackend> JobEngine<B> {
 
     fn shared(&self) -> &Arc<Shared<B>> {
         self.shared.as_ref().expect("taken by drop alone")
+    }
+
+    /// What the calls share, unless this is the child of a fork.
+    fn unforked(&self) -> Option<&Arc<Shared<B>>> {
+        Some(self.shared()).filter(|shared| !shared.process.is_forked())
     }
 
     /// The layout that jobs are planned by.
@@ -173,28 +203,21 @@ impl<B: TransferBackend> JobEngine<B> {
         priority: Priority,
         owner: Option<Owner>,
     ) -> Result<(), SubmitError> {
-        let shared = self.shared();
-        if *shared.process.get_or_init(process::id) != process::id() {
-            return Err(SubmitError::Forked);
-        }
+        let shared = self.unforked().ok_or(SubmitError::Forked)?;
         let lane = match (transfer.direction, priority) {
             (Direction::Store, Priority::Ordinary) => Lane::Store,
             (Direction::Store, Priority::Expedited) => return Err(SubmitError::ExpeditedStore),
             (Direction::Load, Priority::Ordinary) => Lane::Load,
             (Direction::Load, Priority::Expedited) => Lane::Expedited,
         };
-        shared.lock().check(job, shared.capacity)?;
+        shared.with(|state| state.check(job, shared.capacity))?;
         let submitted = Instant::now();
         let plan = shared.layout.plan(transfer)?;
         let uses = Uses::of(transfer, &shared.layout);
         let fence = drive::fence(&shared.backend, stream).map_err(SubmitError::Backend)?;
         self.start_thread().map_err(SubmitError::Backend)?;
-        let mut state = shared.lock();
-        // Another thread may have been here since.
-        state.check(job, shared.capacity)?;
-        state.reap(&shared.backend);
-        state.take(&uses, &shared.layout)?;
-        state.push(NewJob {
+        // What is refused is dropped here, without the lock: an owner may call the engine.
+        let mut new = Some(NewJob {
             job,
             lane,
             uses,
@@ -203,8 +226,16 @@ impl<B: TransferBackend> JobEngine<B> {
             fence,
             owner,
         });
-        shared.advance(&mut state);
-        drop(state);
+        shared.with(|state| {
+            // Another thread may have been here since.
+            state.check(job, shared.capacity)?;
+            shared.advance(state);
+            let uses = &new.as_ref().expect("nobody took it").uses;
+            state.take(uses, &shared.layout)?;
+            state.push(new.take().expect("nobody took it"));
+            shared.advance(state);
+            Ok::<_, SubmitError>(())
+        })?;
         if B::ENQUEUE_MAY_BLOCK {
             shared.waker.wake();
         }
@@ -213,18 +244,9 @@ impl<B: TransferBackend> JobEngine<B> {
 
     /// The jobs that have ended since the last call, each once.
     pub fn poll_finished(&self) -> Vec<JobResult> {
-        let shared = self.shared();
-        if shared.is_forked() {
-            return Vec::new();
-        }
-        let mut state = shared.lock();
-        shared.advance(&mut state);
-        let ended = state.collect();
-        drop(state);
-        if !ended.is_empty() {
-            shared.waker.wake();
-        }
-        ended
+        self.unforked()
+            .map(|shared| shared.up_to_date(State::collect))
+            .unwrap_or_default()
     }
 
     /// Waits until the jobs have ended; they need not be collected. Ids of no job are ignored.
@@ -250,51 +272,39 @@ impl<B: TransferBackend> JobEngine<B> {
         timeout: Option<Duration>,
         mut reached: impl FnMut(&State<B>) -> bool,
     ) -> bool {
-        let shared = self.shared();
-        if shared.is_forked() {
+        let Some(shared) = self.unforked() else {
             return true;
-        }
+        };
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             // Before the look, so that what happens after it is noticed.
             let seen = shared.waker.seen();
-            let mut state = shared.lock();
-            shared.advance(&mut state);
-            if reached(&state) {
+            if shared.up_to_date(|state| reached(state)) {
                 return true;
             }
-            drop(state);
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 return false;
             }
-            let poll = shared.backend.poll_interval();
-            let nap = [left, poll].into_iter().flatten().min();
+            let nap = [left, shared.poll_interval].into_iter().flatten().min();
             shared.waker.wait(seen, nap);
         }
     }
 
     /// Withdraws a job that has not been started; its result says so. Returns whether there was one.
     pub fn cancel(&self, job: JobId) -> bool {
-        let shared = self.shared();
-        if shared.is_forked() {
-            return false;
-        }
-        let cancelled = shared.lock().cancel(job);
-        if cancelled {
-            shared.waker.wake();
-        }
-        cancelled
+        self.unforked()
+            .is_some_and(|shared| shared.with(|state| state.cancel(job)))
     }
 
     /// Takes no more jobs, withdraws those that were not started, and waits for the others. Their
     /// results can still be collected. A second call does nothing.
     pub fn shutdown(&self) {
-        let shared = self.shared();
-        if shared.is_forked() {
+        let Some(shared) = self.unforked() else {
             return;
-        }
-        shared.lock().close();
+        };
+        shared.with(State::close);
+        // The engine's thread, which ends now if it has nothing to do.
         shared.waker.wake();
         self.drain(None);
         let thread = self
@@ -311,13 +321,9 @@ impl<B: TransferBackend> JobEngine<B> {
     /// Counters, and how things stand.
     #[must_use]
     pub fn stats(&self) -> JobStats {
-        let shared = self.shared();
-        if shared.is_forked() {
-            return JobStats::default();
-        }
-        let mut state = shared.lock();
-        shared.advance(&mut state);
-        state.stats()
+        self.unforked()
+            .map(|shared| shared.up_to_date(|state| state.stats()))
+            .unwrap_or_default()
     }
 
     /// Whether no job in flight uses the slot, and it may be used. False for a slot that is not there.
@@ -340,29 +346,42 @@ impl<B: TransferBackend> JobEngine<B> {
     }
 
     fn is_free(&self, unit: Unit) -> bool {
-        let shared = self.shared();
-        if shared.is_forked() {
-            return false;
-        }
-        let mut state = shared.lock();
-        shared.advance(&mut state);
-        state.is_free(unit)
+        self.unforked()
+            .is_some_and(|shared| shared.up_to_date(|state| state.is_free(unit)))
+    }
+
+    /// How many threads sleep until a job ends, the engine's own included; without those that were
+    /// woken and have not run since.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn debug_asleep(&self) -> usize {
+        self.shared().waker.asleep()
     }
 }
 
 impl<B: TransferBackend> Drop for JobEngine<B> {
     fn drop(&mut self) {
-        if self.shared().is_forked() {
+        if self.unforked().is_none() {
             // The threads that would end its jobs are not here, and a lock may be held by one.
-            let _leaked = std::mem::ManuallyDrop::new(self.shared.take());
+            let _leaked = ManuallyDrop::new(self.shared.take());
             let thread = self
                 .thread
                 .get_mut()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
-            let _leaked = std::mem::ManuallyDrop::new(thread);
+            let _leaked = ManuallyDrop::new(thread);
             return;
         }
         self.shutdown();
+        let (results, poisoned) = self
+            .shared()
+            .with(|state| (state.collect(), state.is_poisoned()));
+        drop(results);
+        if poisoned {
+            let _leaked = ManuallyDrop::new(self.shared.take());
+        }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

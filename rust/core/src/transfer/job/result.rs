@@ -98,7 +98,7 @@ pub enum JobError {
 }
 
 /// What a conflict is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// A slot of the host tier.
     Slot(u64),

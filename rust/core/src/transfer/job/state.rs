@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::time::Instant;
 
 use super::JobStats;
@@ -41,6 +42,8 @@ pub(super) struct Starting<B: TransferBackend> {
 /// What is known of a job beside what its backend knows.
 pub(super) struct Job {
     id: JobId,
+    /// How many were taken before it.
+    number: u64,
     direction: Direction,
     bytes: u64,
     uses: Uses,
@@ -94,6 +97,8 @@ pub(super) struct State<B: TransferBackend> {
     /// Every job that was not collected, and whether it has ended.
     known: HashMap<JobId, bool>,
     closed: bool,
+    /// Whether anything is never to be used again.
+    poisoned: bool,
     stats: JobStats,
 }
 
@@ -117,6 +122,7 @@ impl<B: TransferBackend> State<B> {
             ended: VecDeque::new(),
             known: HashMap::new(),
             closed: false,
+            poisoned: false,
             stats: JobStats::default(),
         }
     }
@@ -177,10 +183,10 @@ impl<B: TransferBackend> State<B> {
 
     /// Enters a job whose places were taken.
     pub(super) fn push(&mut self, new: NewJob<B>) {
-        self.stats.submitted += 1;
         self.known.insert(new.job, false);
         let job = Job {
             id: new.job,
+            number: self.stats.submitted,
             direction: new.plan.direction(),
             bytes: new.plan.bytes(),
             uses: new.uses,
@@ -191,6 +197,7 @@ impl<B: TransferBackend> State<B> {
             fence: new.fence,
             plan: new.plan,
         };
+        self.stats.submitted += 1;
         self.lane(new.lane).waiting.push_back((job, start));
     }
 
@@ -198,20 +205,26 @@ impl<B: TransferBackend> State<B> {
         &mut self.lanes[lane as usize]
     }
 
-    /// The next job to start: expedited loads before others, and as many of a lane as may run.
+    /// The next job to start, of the lanes where one more may run: an expedited load, else the one
+    /// that was taken first, so that neither direction starves the other.
     pub(super) fn next_to_start(&mut self) -> Option<Starting<B>> {
-        for lane in [Lane::Expedited, Lane::Load, Lane::Store] {
-            let most = self.in_flight_per_lane;
-            let state = self.lane(lane);
-            if state.starting.is_some() || state.running.len() >= most {
-                continue;
-            }
-            if let Some((job, start)) = state.waiting.pop_front() {
-                state.starting = Some(job.id);
-                return Some(Starting { lane, job, start });
-            }
-        }
-        None
+        let number = |state: &Self, lane: Lane| {
+            let most = state.in_flight_per_lane;
+            let state = &state.lanes[lane as usize];
+            let first = state.waiting.front().map(|(job, _)| job.number);
+            first.filter(|_| state.starting.is_none() && state.running.len() < most)
+        };
+        let lane = if number(self, Lane::Expedited).is_some() {
+            Lane::Expedited
+        } else {
+            let ordinary = [Lane::Load, Lane::Store];
+            let ready = ordinary.map(|lane| number(self, lane).map(|number| (number, lane)));
+            ready.into_iter().flatten().min_by_key(|it| it.0)?.1
+        };
+        let state = self.lane(lane);
+        let (job, start) = state.waiting.pop_front().expect("it has a first one");
+        state.starting = Some(job.id);
+        Some(Starting { lane, job, start })
     }
 
     /// What came of starting a job that `next_to_start` gave.
@@ -236,9 +249,8 @@ impl<B: TransferBackend> State<B> {
         }
     }
 
-    /// Looks for jobs that have ended. Returns whether there were any.
-    pub(super) fn reap(&mut self, backend: &B) -> bool {
-        let before = self.ended.len();
+    /// Looks for jobs that have ended.
+    pub(super) fn reap(&mut self, backend: &B) {
         for lane in [Lane::Expedited, Lane::Load, Lane::Store] {
             while let Some(first) = self.lane(lane).running.front_mut() {
                 let progress = match &mut first.stage {
@@ -259,13 +271,18 @@ impl<B: TransferBackend> State<B> {
                             running,
                         });
                     }
-                    (Stage::Runs(_), _) => {
+                    (Stage::Runs(running), _) => {
                         let copied = Transferred::new(job.bytes, job.submitted.elapsed());
                         self.end(job, Ok(copied));
+                        drive::discard(running);
                     }
                 }
             }
         }
+        self.look_at_quarantine(backend);
+    }
+
+    fn look_at_quarantine(&mut self, backend: &B) {
         let mut at = 0;
         while let Some(it) = self.quarantine.get_mut(at) {
             let progress = drive::quiesce(backend, &mut it.running);
@@ -281,13 +298,15 @@ impl<B: TransferBackend> State<B> {
             match progress {
                 Progress::Failed(_) => {
                     // What the backend knows of it may be in use as well.
-                    let _leaked = std::mem::ManuallyDrop::new(running);
+                    let _leaked = ManuallyDrop::new(running);
                     self.poison(job, error);
                 }
-                _ => self.end(job, Err(JobError::Backend(error))),
+                _ => {
+                    self.end(job, Err(JobError::Backend(error)));
+                    drive::discard(running);
+                }
             }
         }
-        self.ended.len() > before
     }
 
     /// A job ended, and nothing uses its memory any more.
@@ -316,10 +335,11 @@ impl<B: TransferBackend> State<B> {
 
     /// A job failed, and its memory may be in use for ever.
     fn poison(&mut self, mut job: Job, error: BackendError) {
+        self.poisoned = true;
         let (slots, blocks) = self.conflicts.poison(&job.uses);
         self.stats.poisoned_slots += slots;
         self.stats.poisoned_blocks += blocks;
-        let _leaked = std::mem::ManuallyDrop::new(job.owner.take());
+        let _leaked = ManuallyDrop::new(job.owner.take());
         self.end(job, Err(JobError::Quarantined(error)));
     }
 
@@ -335,8 +355,9 @@ impl<B: TransferBackend> State<B> {
         for lane in 0..LANES {
             let waiting = &mut self.lanes[lane].waiting;
             let at = waiting.iter().position(|(it, _)| it.id == job);
-            if let Some((job, _)) = at.and_then(|at| waiting.remove(at)) {
+            if let Some((job, start)) = at.and_then(|at| waiting.remove(at)) {
                 self.end(job, Err(JobError::Cancelled));
+                drive::discard(start);
                 return true;
             }
         }
@@ -347,14 +368,24 @@ impl<B: TransferBackend> State<B> {
     pub(super) fn close(&mut self) {
         self.closed = true;
         for lane in 0..LANES {
-            while let Some((job, _)) = self.lanes[lane].waiting.pop_front() {
+            while let Some((job, start)) = self.lanes[lane].waiting.pop_front() {
                 self.end(job, Err(JobError::Cancelled));
+                drive::discard(start);
             }
         }
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.closed
+    }
+
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.poisoned
+    }
+
+    /// How many jobs have ended so far.
+    pub(super) fn ends(&self) -> u64 {
+        self.stats.succeeded + self.stats.failed + self.stats.cancelled
     }
 
     /// Whether the job was taken and has not ended.
