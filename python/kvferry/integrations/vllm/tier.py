@@ -1,0 +1,264 @@
+"""The host tier as vLLM's scheduler sees it, for every generation of its interface.
+
+vLLM completes transfers by key; the engine completes them by ticket, which is what keeps a late
+completion away from a slot that has changed hands. A `Record` per request holds the tickets between
+the two. Invariants:
+
+* I1. Every ticket is in exactly one record until its completion, or until a reset.
+* I2. No call raises because of the state of a chunk: what does not fit, is gone or comes late is an
+  answer or a count.
+
+Every call is one native call, and O(open transfers of the request) besides. One thread owns a tier:
+the scheduler's.
+
+Nothing here imports vLLM.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from kvferry._core import (
+    LoadTicket,
+    OffloadingManager,
+    PrepareStoreOutput,
+    RequestAccess,
+    StateError,
+    Stats,
+    StoreTicket,
+)
+from kvferry.integrations.vllm.config import Settings
+
+__all__ = ["Counts", "Record", "Tier"]
+
+logger = logging.getLogger(__name__)
+
+Slots = npt.NDArray[np.int64]
+
+
+def _monotonic_us() -> int:
+    return time.monotonic_ns() // 1000
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transfer in flight. Transfers of one request have no key in common."""
+
+    first: bytes
+    count: int
+    ticket: StoreTicket | LoadTicket
+
+
+@dataclass(slots=True)
+class Record:
+    """What one request has done.
+
+    Attributes:
+        access: The request, to the engine.
+        finished: It has ended; transfers may still be in flight.
+    """
+
+    access: RequestAccess
+    epoch: int
+    finished: bool = False
+    stores: list[_Open] = field(default_factory=list)
+    loads: list[_Open] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the engine does not count itself.
+
+    Attributes:
+        expired: Chunks whose store had not ended at its deadline.
+        failed_stores: Stores that a worker reported as failed.
+        failed_loads: Loads that a worker reported as failed.
+        unavailable_loads: Loads of chunks that were not there.
+        unmatched: Completions of keys that no transfer held.
+    """
+
+    expired: int = 0
+    failed_stores: int = 0
+    failed_loads: int = 0
+    unavailable_loads: int = 0
+    unmatched: int = 0
+
+
+class Tier:
+    """A host tier of a fixed number of chunks.
+
+    Attributes:
+        manager: The engine. `lookup` and its like are asked there directly.
+        counts: What the engine does not count itself.
+    """
+
+    def __init__(
+        self,
+        chunks: int,
+        settings: Settings,
+        *,
+        events: bool,
+        clock: Callable[[], int] = _monotonic_us,
+    ) -> None:
+        """Makes an empty tier.
+
+        Args:
+            chunks: How many it holds.
+            settings: The user's.
+            events: Whether somebody takes the events.
+            clock: Microseconds of a monotonic clock.
+        """
+        self.manager = OffloadingManager(
+            chunks,
+            policy=settings.policy,
+            store_threshold=settings.store_threshold,
+            max_tracker_size=settings.max_tracker_size,
+            enable_events=events and settings.events,
+            pending_timeout_us=int(settings.pending_deadline * 1_000_000),
+        )
+        self.counts = Counts()
+        self._clock = clock
+        self._epoch = 0
+        self._open_transfers = 0
+        # Keys of transfers that failed, by identity: completing them takes the very same object.
+        self._failed: dict[int, Collection[bytes]] = {}
+
+    def begin(self) -> Record:
+        """Sees a request."""
+        return Record(self.manager.begin_request(self._clock()), self._epoch)
+
+    def finish(self, record: Record, positions: Mapping[bytes, int] | None) -> None:
+        """Sees a request end. Its transfers may complete later.
+
+        Args:
+            record: The request; a second call does nothing.
+            positions: Where keys end in its prefix, if the engine tells.
+        """
+        if record.finished:
+            return
+        record.finished = True
+        access = record.access
+        if positions and access.seen:
+            ends = np.fromiter(positions.values(), np.int64, len(positions))
+            access.set_positions(positions.keys(), ends)
+        self.manager.finish_request(access)
+
+    def prepare_store(self, keys: Collection[bytes], record: Record) -> PrepareStoreOutput | None:
+        """Makes room for the keys that are missing; None if they do not fit."""
+        access = None if record.finished else record.access
+        output = self.manager.prepare_store(keys, access)
+        if output is not None and len(output.ticket):
+            stored = output.keys_to_store
+            self._opened(record, record.stores, _Open(stored[0], len(stored), output.ticket))
+        return output
+
+    def complete_store(self, keys: Collection[bytes], record: Record, success: bool) -> None:
+        """Ends a store: its chunks are loadable from now on, or gone."""
+        if self._take_failure(keys):
+            success = False
+        if not success:
+            self.counts.failed_stores += 1
+        ticket = self._close(record, record.stores, keys)
+        if isinstance(ticket, StoreTicket):
+            self.manager.complete_store(ticket, success)
+        else:
+            self.counts.unmatched += self.manager.complete_store(keys, success).late
+
+    def prepare_load(self, keys: Collection[bytes], record: Record) -> Slots | None:
+        """Pins the keys and says where they are; None, and nothing is pinned, if one is not there.
+
+        A scheduler asks for what it has just looked up, so one that is not there means that it
+        remembered an answer for too long.
+        """
+        access = None if record.finished else record.access
+        try:
+            output = self.manager.prepare_load(keys, access)
+        except StateError as error:
+            self.counts.unavailable_loads += 1
+            logger.warning("kvferry: a load of %d chunks is refused: %s", len(keys), error)
+            return None
+        if keys:
+            entry = _Open(next(iter(keys)), len(set(keys)), output.ticket)
+            self._opened(record, record.loads, entry)
+        return output.block_ids
+
+    def complete_load(self, keys: Collection[bytes], record: Record) -> None:
+        """Ends a load. Chunks that could not be read leave, so that they are not found again."""
+        failed = self._take_failure(keys)
+        ticket = self._close(record, record.loads, keys)
+        if isinstance(ticket, LoadTicket):
+            self.manager.complete_load(ticket)
+        else:
+            self._unpin(keys)
+        if failed:
+            self.counts.failed_loads += 1
+            self.manager.drop_keys(keys)
+
+    def fail(self, keys: Collection[bytes]) -> None:
+        """Notes that a transfer failed; its completion is yet to come.
+
+        Args:
+            keys: The object that the completion will be called with.
+        """
+        self._failed[id(keys)] = keys
+
+    def expire(self) -> None:
+        """Gives up stores that have passed their deadline. Cheap if there are none."""
+        expired = self.manager.expire_pending(self._clock())
+        if expired:
+            self.counts.expired += expired
+            logger.warning(
+                "kvferry: %d chunks whose store did not end in time are misses from now on", expired
+            )
+
+    def reset(self) -> None:
+        """Forgets every chunk. No transfer that began before may touch a slot from now on."""
+        self.manager.reset_cache("fenced")
+        self._epoch += 1
+        self._open_transfers = 0
+        self._failed.clear()
+
+    def held_when_idle(self, stats: Stats) -> int:
+        """Chunks that something holds although no transfer is in flight: 0, or there is a leak."""
+        if self._open_transfers:
+            return 0
+        return stats.pinned + stats.pending + stats.draining
+
+    def _opened(self, record: Record, transfers: list[_Open], entry: _Open) -> None:
+        self._forget_old(record)
+        transfers.append(entry)
+        self._open_transfers += 1
+
+    def _close(
+        self, record: Record, transfers: list[_Open], keys: Collection[bytes]
+    ) -> StoreTicket | LoadTicket | None:
+        """The ticket of a transfer; None if it has none, or if these are not all of its keys."""
+        self._forget_old(record)
+        for index, entry in enumerate(transfers):
+            if entry.first in keys:
+                del transfers[index]
+                self._open_transfers -= 1
+                return entry.ticket if entry.count == len(keys) else None
+        return None
+
+    def _forget_old(self, record: Record) -> None:
+        """Drops tickets from before a reset, so that none is taken for that of a later transfer."""
+        if record.epoch != self._epoch:
+            record.epoch = self._epoch
+            record.stores.clear()
+            record.loads.clear()
+
+    def _take_failure(self, keys: Collection[bytes]) -> bool:
+        return bool(self._failed) and self._failed.pop(id(keys), None) is not None
+
+    def _unpin(self, keys: Collection[bytes]) -> None:
+        # By key a call is all or nothing, so each key is one call.
+        for key in keys:
+            try:
+                self.manager.complete_load([key])
+            except StateError:
+                self.counts.unmatched += 1
