@@ -8,7 +8,8 @@ the two. Invariants:
 * I2. No call raises because of the state of a chunk: what does not fit, is gone or comes late is an
   answer or a count.
 
-Every call is one native call, and O(open transfers of the request) besides. One thread owns a tier:
+Every call is one native call; a completion compares its keys with the request's open transfers
+besides. One thread owns a tier:
 the scheduler's.
 
 Nothing here imports vLLM.
@@ -16,7 +17,7 @@ Nothing here imports vLLM.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,11 +45,11 @@ def _monotonic_us() -> int:
     return time.monotonic_ns() // 1000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Open:
-    """A transfer in flight. Transfers of one request have no key in common."""
+    """A transfer in flight, of `count` different keys."""
 
-    first: bytes
+    keys: Sequence[bytes]
     count: int
     ticket: StoreTicket | LoadTicket
 
@@ -78,7 +79,7 @@ class Counts:
         failed_stores: Stores that a worker reported as failed.
         failed_loads: Loads that a worker reported as failed.
         unavailable_loads: Loads of chunks that were not there.
-        unmatched: Completions of keys that no transfer held.
+        unmatched: Loads completed of chunks that no load held.
     """
 
     expired: int = 0
@@ -153,7 +154,7 @@ class Tier:
         output = self.manager.prepare_store(keys, access)
         if output is not None and len(output.ticket):
             stored = output.keys_to_store
-            self._opened(record, record.stores, _Open(stored[0], len(stored), output.ticket))
+            self._opened(record, record.stores, _Open(stored, len(stored), output.ticket))
         return output
 
     def complete_store(self, keys: Collection[bytes], record: Record, success: bool) -> None:
@@ -166,7 +167,7 @@ class Tier:
         if isinstance(ticket, StoreTicket):
             self.manager.complete_store(ticket, success)
         else:
-            self.counts.unmatched += self.manager.complete_store(keys, success).late
+            self.manager.complete_store(keys, success)
 
     def prepare_load(self, keys: Collection[bytes], record: Record) -> Slots | None:
         """Pins the keys and says where they are; None, and nothing is pinned, if one is not there.
@@ -182,12 +183,12 @@ class Tier:
             logger.warning("kvferry: a load of %d chunks is refused: %s", len(keys), error)
             return None
         if keys:
-            entry = _Open(next(iter(keys)), len(set(keys)), output.ticket)
+            entry = _Open(tuple(keys), len(set(keys)), output.ticket)
             self._opened(record, record.loads, entry)
         return output.block_ids
 
     def complete_load(self, keys: Collection[bytes], record: Record) -> None:
-        """Ends a load. Chunks that could not be read leave, so that they are not found again."""
+        """Ends a load. Chunks that could not be read leave, once no other load reads them either."""
         failed = self._take_failure(keys)
         ticket = self._close(record, record.loads, keys)
         if isinstance(ticket, LoadTicket):
@@ -236,14 +237,26 @@ class Tier:
     def _close(
         self, record: Record, transfers: list[_Open], keys: Collection[bytes]
     ) -> StoreTicket | LoadTicket | None:
-        """The ticket of a transfer; None if it has none, or if these are not all of its keys."""
+        """The ticket of the transfer of exactly these keys, if there is one.
+
+        vLLM names each of its transfers by a set of all keys. Whoever names a part has the rest of
+        that transfer completed by key as well.
+        """
         self._forget_old(record)
+        named = keys if isinstance(keys, (set, frozenset)) else set(keys)
+        part_of = None
         for index, entry in enumerate(transfers):
-            if entry.first in keys:
-                del transfers[index]
-                self._open_transfers -= 1
-                return entry.ticket if entry.count == len(keys) else None
-        return None
+            if entry.count == len(named) and named.issuperset(entry.keys):
+                break
+            if part_of is None and not named.isdisjoint(entry.keys):
+                part_of = index
+        else:
+            if part_of is None:
+                return None
+            index, entry = part_of, None
+        del transfers[index]
+        self._open_transfers -= 1
+        return None if entry is None else entry.ticket
 
     def _forget_old(self, record: Record) -> None:
         """Drops tickets from before a reset, so that none is taken for that of a later transfer."""
