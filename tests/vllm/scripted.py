@@ -135,6 +135,7 @@ class ScriptedEngine:
     check_blocks: bool = True
     outputs: dict[str, list[int]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    preemptions: dict[str, int] = field(default_factory=dict)
     steps: int = 0
 
     def __post_init__(self) -> None:
@@ -227,6 +228,8 @@ class ScriptedEngine:
                 kv_connector_output=connector_output,
             ),
         )
+        for name, request in self.scheduler.requests.items():
+            self.preemptions[name] = request.num_preemptions
         for client in step_outputs.values():
             for entry in client.outputs:
                 self.outputs[entry.request_id] += entry.new_token_ids

@@ -5,11 +5,9 @@ stand for is imported once an engine asks. It does nothing else: an engine that 
 is to run as if kvferry were not there.
 """
 
-import logging
+from kvferry.integrations.vllm.log import logger
 
 __all__ = ["CONNECTOR", "SPEC", "register"]
-
-logger = logging.getLogger(__name__)
 
 SPEC = "kvferry"
 """The name of the offloading spec."""
@@ -22,7 +20,7 @@ def register() -> None:
     """Registers the spec and the connector. A second call changes nothing; no call raises."""
     try:
         _register()
-    except Exception:  # vLLM does not catch what a plug-in raises
+    except Exception:  # noqa: BLE001 - vLLM does not catch what a plug-in raises
         logger.warning("kvferry: could not register with vLLM", exc_info=True)
 
 

@@ -15,7 +15,6 @@ the scheduler's.
 Nothing here imports vLLM.
 """
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,10 +32,9 @@ from kvferry._core import (
     StoreTicket,
 )
 from kvferry.integrations.vllm.config import Settings
+from kvferry.integrations.vllm.log import logger
 
 __all__ = ["Counts", "Record", "Tier"]
-
-logger = logging.getLogger(__name__)
 
 Slots = npt.NDArray[np.int64]
 
@@ -188,7 +186,7 @@ class Tier:
         return output.block_ids
 
     def complete_load(self, keys: Collection[bytes], record: Record) -> None:
-        """Ends a load. Chunks that could not be read leave, once no other load reads them either."""
+        """Ends a load. Chunks that could not be read leave, once no other load reads them."""
         failed = self._take_failure(keys)
         ticket = self._close(record, record.loads, keys)
         if isinstance(ticket, LoadTicket):

@@ -12,7 +12,6 @@ Job ids of vLLM name jobs here; the engine below gets a number of its own for ea
 Nothing here imports vLLM or torch. One thread uses an object: the worker's.
 """
 
-import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -20,10 +19,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from kvferry._core import KvferryError
+from kvferry.integrations.vllm.log import logger
 
 __all__ = ["Direction", "Ended", "Handler", "Transfers"]
-
-logger = logging.getLogger(__name__)
 
 Direction = Literal["store", "load"]
 

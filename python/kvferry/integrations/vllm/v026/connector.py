@@ -14,7 +14,6 @@ own stays in place, which a log line tells.
 
 import dataclasses
 import inspect
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -33,13 +32,12 @@ from vllm.v1.outputs import KVConnectorOutput
 
 from kvferry.integrations.vllm import plugin
 from kvferry.integrations.vllm.config import ConfigError
+from kvferry.integrations.vllm.log import logger
 from kvferry.integrations.vllm.v026.lookup import last_window
 from kvferry.integrations.vllm.v026.manager import KvferryManager
 from kvferry.integrations.vllm.v026.worker import KvferryWorker
 
 __all__ = ["KvferryConnector"]
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass

@@ -1,6 +1,5 @@
 """kvferry's `OffloadingSpec`: what vLLM makes from its configuration, in every process."""
 
-import logging
 from typing import Any
 
 from vllm.v1.kv_offload.base import (
@@ -17,6 +16,7 @@ from vllm.v1.kv_offload.config import OffloadingConfig
 
 from kvferry.integrations.vllm.config import ConfigError, Settings
 from kvferry.integrations.vllm.host import make_transfers
+from kvferry.integrations.vllm.log import logger
 from kvferry.integrations.vllm.metrics import METRICS, Metric
 from kvferry.integrations.vllm.report import start_line
 from kvferry.integrations.vllm.tier import Tier
@@ -24,8 +24,6 @@ from kvferry.integrations.vllm.v026.manager import KvferryManager
 from kvferry.integrations.vllm.v026.worker import KvferryWorker
 
 __all__ = ["KvferrySpec"]
-
-logger = logging.getLogger(__name__)
 
 
 class KvferrySpec(OffloadingSpec):

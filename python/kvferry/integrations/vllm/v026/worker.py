@@ -1,7 +1,5 @@
 """kvferry's transfers behind vLLM's `OffloadingWorker`."""
 
-import logging
-
 from vllm.v1.kv_offload.base import (
     GPULoadStoreSpec,
     LoadStoreSpec,
@@ -9,12 +7,11 @@ from vllm.v1.kv_offload.base import (
     TransferResult,
 )
 
+from kvferry.integrations.vllm.log import logger
 from kvferry.integrations.vllm.transfers import Direction, Transfers
 from kvferry.integrations.vllm.v026.manager import UnavailableSlots
 
 __all__ = ["KvferryWorker"]
-
-logger = logging.getLogger(__name__)
 
 
 class KvferryWorker(OffloadingWorker):
