@@ -151,6 +151,23 @@ class KvferryConnectorScheduler(OffloadingConnectorScheduler):
             for group_state in () if status is None else status.group_states:
                 group_state.next_stored_chunk_idx = 0
 
+    def reset_cache(self) -> None:
+        """Forgets every chunk.
+
+        vLLM then stores running requests again from their beginning, under the numbers of blocks
+        that a sliding window may have given back long ago: bytes of another request. What a window
+        has stored already is left out here.
+        """
+        windows = getattr(self, "_sliding_window_groups", ())
+        stored = [
+            (group_state := status.group_states[group], group_state.next_stored_chunk_idx)
+            for status in self._req_status.values()
+            for group in windows
+        ]
+        super().reset_cache()
+        for group_state, index in stored:
+            group_state.next_stored_chunk_idx = index
+
     def _fail(self, job: Any) -> bool:
         """Notes a failure, and whether it is that of a load."""
         self.manager.tier.fail(job.keys)
