@@ -13,10 +13,13 @@ export UV_SYSTEM_CERTS ?= 1
 
 # The Python binding has no tests of its own in Rust: its tests are in Python.
 RUST_TESTED := --locked --workspace --exclude kvferry-py --features kvferry/testing
+# What the sanitizer needs is in the stable compiler, behind a switch.
+ASAN := CARGO_TARGET_DIR="$(TARGET)/asan" RUSTC_BOOTSTRAP=1 RUSTFLAGS="$(RUSTFLAGS) -Zsanitizer=address"
+HOST_TRIPLE = $(shell rustc --print host-tuple)
 LOOM := CARGO_TARGET_DIR="$(TARGET)/loom" RUSTFLAGS="$(RUSTFLAGS) --cfg loom"
 
 LINT_STAGES := fmt clippy rustdoc ruff mypy stubtest
-TEST_STAGES := rust loom unit vllm
+TEST_STAGES := rust asan loom unit torch vllm
 
 # Whatever ends up in the wheel. Folders are listed too: they change when a file is removed (not the
 # topmost ones: `rust` is a target here).
@@ -35,17 +38,21 @@ help:
 ## For users
 
 .PHONY: demo
-demo: $(VENV)/.kvferry ## replay a workload (TRACE=FILE: your own), print and draw its hit ratios
+demo: $(VENV)/.kvferry ## replay a workload (TRACE=FILE: your own): hit ratios, then its bytes moved and compared
 	@mkdir -p out
 	$(BIN)/kvferry replay $(if $(TRACE),"$(TRACE)") --json out/replay.json --plot out/hit_ratio.png
+	$(BIN)/kvferry replay $(if $(TRACE),"$(TRACE)") --capacity 10% --move-bytes
+	$(BIN)/kvferry replay $(if $(TRACE),"$(TRACE)") --capacity 10% --move-bytes --fault-rate 0.05
 
 .PHONY: bench
-bench: $(VENV)/.kvferry ## measure the engine beside vLLM's manager, then the Rust benches
+bench: $(VENV)/.kvferry ## measure beside vLLM's manager and torch's copies, then the Rust benches
 	@$(MAKE) --no-print-directory $(VLLM_VENV)/.kvferry || \
 		echo "vLLM could not be installed here: measured beside OrderedDict instead"
 	python=$(VLLM_VENV)/bin/python; test -e $(VLLM_VENV)/.kvferry || python=$(BIN)/python; \
 		PYTHONPATH=tests "$$python" tests/benchmarks/bench_manager.py --write BENCHMARKS.md
-	CARGO_TARGET_DIR="$(TARGET)" cargo bench --locked -p kvferry
+	test ! -e $(VLLM_VENV)/.kvferry || \
+		PYTHONPATH=tests $(VLLM_VENV)/bin/python tests/benchmarks/bench_transfers.py --write BENCHMARKS.md
+	CARGO_TARGET_DIR="$(TARGET)" cargo bench --locked -p kvferry -p kvferry-host
 
 .PHONY: wheel
 wheel: $(VENV)/.tools ## build the release wheel and sdist into dist/, and try the wheel
@@ -63,7 +70,7 @@ wheel: $(VENV)/.tools ## build the release wheel and sdist into dist/, and try t
 ## For developers
 
 .PHONY: test
-test: ## run every test: rust, loom, unit, vllm
+test: ## run every test: rust, asan, loom, unit, torch, vllm
 	@MAKE="$(MAKE)" sh scripts/stages $(TEST_STAGES)
 
 .PHONY: lint
@@ -75,6 +82,10 @@ rust: ## Rust unit tests, integration tests, examples and doctests
 	cargo test $(RUST_TESTED) --lib --bins --tests --examples
 	cargo test $(RUST_TESTED) --doc
 
+.PHONY: asan
+asan: ## the copies and whatever else is unsafe, under AddressSanitizer
+	$(ASAN) cargo test --locked -p kvferry-host --target "$(HOST_TRIPLE)" --lib --tests
+
 .PHONY: loom
 loom: ## model-check every lock-free protocol
 	$(LOOM) cargo test --locked -p kvferry --features testing --lib
@@ -83,13 +94,18 @@ loom: ## model-check every lock-free protocol
 unit: $(VENV)/.kvferry ## Python tests of the built wheel
 	$(BIN)/python -m pytest tests/unit tests/differential
 
+.PHONY: torch
+torch: $(VLLM_VENV)/.kvferry ## tests of transfers between torch's tensors on the CPU
+	$(VLLM_VENV)/bin/python -m pytest tests/torch_cpu
+
 .PHONY: vllm
 vllm: $(VLLM_VENV)/.kvferry ## differential tests against vLLM's own managers
 	$(VLLM_VENV)/bin/python -m pytest tests/vllm
 
 .PHONY: stress
-stress: $(VLLM_VENV)/.kvferry ## the long tests: threads, 10 million operations, the mutation check
+stress: $(VLLM_VENV)/.kvferry ## the long tests: threads, 10 million operations, a million jobs, the mutation check
 	cargo test $(RUST_TESTED) --tests -- --ignored --test-threads 1
+	KVFERRY_JOBS=1000000 cargo test --locked -p kvferry-host --test random_jobs -- --nocapture
 	KVFERRY_DIFF_OPS=10000000 $(VLLM_VENV)/bin/python -m pytest tests/vllm -o timeout=0
 	$(BIN)/python scripts/mutation_check.py
 

@@ -30,6 +30,8 @@ free-threaded one does not load it.
 from kvferry._core import (
     Completion,
     ConcurrentUseError,
+    JobEngine,
+    JobStats,
     KvferryError,
     LoadTicket,
     NotPinnedError,
@@ -39,14 +41,21 @@ from kvferry._core import (
     Pin,
     PrepareLoadOutput,
     PrepareStoreOutput,
+    QuarantinedError,
     Reader,
     RequestAccess,
     StalePinError,
     StateError,
     Stats,
     StoreTicket,
+    TransferCancelledError,
+    TransferConflictError,
+    TransferError,
+    TransferResult,
+    WrongByteError,
     __version__,
 )
+from kvferry.caches import KVCacheRef, KVCaches, KVCacheTensor
 from kvferry.keys import (
     Keys,
     OffloadKey,
@@ -61,11 +70,18 @@ from kvferry.specs import (
     GPULoadStoreSpec,
     LoadStoreSpec,
 )
+from kvferry.swap import swap_blocks
 from kvferry.vllm_014 import (
     ARCOffloadingManager,
     CPUBackend,
     LRUOffloadingManager,
     OffloadingSpec,
+)
+from kvferry.worker import (
+    ComputeStream,
+    CpuGpuOffloadingHandlers,
+    SingleDirectionOffloadingHandler,
+    TransferSpec,
 )
 
 __all__ = [
@@ -74,8 +90,15 @@ __all__ = [
     "CPUBackend",
     "CPULoadStoreSpec",
     "Completion",
+    "ComputeStream",
     "ConcurrentUseError",
+    "CpuGpuOffloadingHandlers",
     "GPULoadStoreSpec",
+    "JobEngine",
+    "JobStats",
+    "KVCacheRef",
+    "KVCacheTensor",
+    "KVCaches",
     "Keys",
     "KvferryError",
     "LRUOffloadingManager",
@@ -93,15 +116,24 @@ __all__ = [
     "PinRefused",
     "PrepareLoadOutput",
     "PrepareStoreOutput",
+    "QuarantinedError",
     "Reader",
     "RequestAccess",
+    "SingleDirectionOffloadingHandler",
     "StalePinError",
     "StateError",
     "Stats",
     "StoreRejected",
     "StoreTicket",
+    "TransferCancelledError",
+    "TransferConflictError",
+    "TransferError",
+    "TransferResult",
+    "TransferSpec",
+    "WrongByteError",
     "__version__",
     "get_offload_block_hash",
     "get_offload_group_idx",
     "make_offload_key",
+    "swap_blocks",
 ]

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import ClassVar, Literal, Self, final
@@ -18,6 +18,8 @@ __all__ = [
     "BlockHashManager",
     "Completion",
     "ConcurrentUseError",
+    "JobEngine",
+    "JobStats",
     "KvferryError",
     "LoadTicket",
     "NotPinnedError",
@@ -27,14 +29,21 @@ __all__ = [
     "Pin",
     "PrepareLoadOutput",
     "PrepareStoreOutput",
+    "QuarantinedError",
     "Reader",
     "RequestAccess",
     "StalePinError",
     "StateError",
     "Stats",
     "StoreTicket",
+    "TransferCancelledError",
+    "TransferConflictError",
+    "TransferError",
+    "TransferResult",
+    "WrongByteError",
     "__version__",
     "replay",
+    "swap_blocks",
 ]
 
 __version__: str
@@ -46,6 +55,11 @@ class NotResidentError(StateError): ...
 class NotReadyError(StateError): ...
 class NotPinnedError(StateError): ...
 class StalePinError(StateError): ...
+class TransferConflictError(StateError): ...
+class TransferError(KvferryError): ...
+class TransferCancelledError(TransferError): ...
+class QuarantinedError(TransferError): ...
+class WrongByteError(KvferryError): ...
 
 @disjoint_base
 class OffloadingManager:
@@ -287,6 +301,84 @@ class Stats:
     def __ne__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
+@final
+class TransferResult:
+    @property
+    def job_id(self) -> int: ...
+    @property
+    def success(self) -> bool: ...
+    @property
+    def transfer_size(self) -> int | None: ...
+    @property
+    def transfer_time(self) -> float | None: ...
+    @property
+    def transfer_type(self) -> tuple[str, str]: ...
+    @property
+    def error(self) -> TransferError | None: ...
+
+@final
+class JobStats:
+    @property
+    def submitted(self) -> int: ...
+    @property
+    def succeeded(self) -> int: ...
+    @property
+    def failed(self) -> int: ...
+    @property
+    def cancelled(self) -> int: ...
+    @property
+    def queued(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def uncollected(self) -> int: ...
+    @property
+    def quarantined(self) -> int: ...
+    @property
+    def poisoned_slots(self) -> int: ...
+    @property
+    def poisoned_blocks(self) -> int: ...
+    @property
+    def bytes_stored(self) -> int: ...
+    @property
+    def bytes_loaded(self) -> int: ...
+    def as_dict(self) -> dict[str, int]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class JobEngine:
+    def __new__(
+        cls,
+        tensors: Sequence[tuple[int, int, int, int]],
+        groups: Sequence[Sequence[tuple[int, int]]],
+        blocks_per_chunk: int,
+        slots: int,
+        *,
+        owner: object,
+        max_jobs: int | None = None,
+        threads: int | None = None,
+    ) -> Self: ...
+    def submit(
+        self,
+        direction: Literal["store", "load"],
+        job_id: int,
+        *,
+        block_ids: Iterable[int] | npt.NDArray[np.integer],
+        group_sizes: Iterable[int],
+        block_indices: Iterable[int],
+        slots: Iterable[int] | npt.NDArray[np.integer],
+        compute_stream: int | None,
+        expedited: bool = False,
+    ) -> bool: ...
+    def poll_finished(self, direction: Literal["store", "load"]) -> list[TransferResult]: ...
+    def wait(self, job_ids: Iterable[int], timeout: float | None = None) -> bool: ...
+    def cancel(self, job_id: int) -> bool: ...
+    def drain(self, timeout: float | None = None) -> bool: ...
+    def shutdown(self) -> None: ...
+    def stats(self) -> JobStats: ...
+
 def replay(
     trace: str | PathLike[str] | None = None,
     *,
@@ -296,4 +388,14 @@ def replay(
     block_tokens: int | None = None,
     seed: int = 0,
     progress: Callable[[str, int, int | None], None] | None = None,
+    chunk_bytes: int | None = None,
+    device_chunks: int | None = None,
+    in_flight: int | None = None,
+    fault_rate: float = 0.0,
 ) -> list[Row]: ...
+def swap_blocks(
+    src: tuple[int, int],
+    dst: tuple[int, int],
+    block_size_in_bytes: int,
+    block_mapping: npt.NDArray[np.int64],
+) -> None: ...

@@ -159,7 +159,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if options.json:
         options.json.write_text(json.dumps([row.as_dict() for row in found], indent=1))
     if options.write:
-        table.write(options.write, lines)
+        table.write(options.write, lines, Path(__file__).name)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,7 @@ import numpy as np
 import kvferry
 from benchmarks.rows import Row
 
-BEGIN = "<!-- begin: written by bench_manager.py -->"
 TIMES, TO = "\u00d7", "\u2013"
-END = "<!-- end: written by bench_manager.py -->"
 ROOT = Path(__file__).parents[2]
 
 
@@ -145,11 +143,12 @@ def _output(*command: str) -> str:
         return f"{command[0]} not found"
 
 
-def write(file: Path, lines: Sequence[str]) -> None:
-    """Puts the lines between the two markers of `file`."""
+def write(file: Path, lines: Sequence[str], program: str) -> None:
+    """Puts the lines between the two markers of `file` that name the program."""
+    begin, end = (f"<!-- {which}: written by {program} -->" for which in ("begin", "end"))
     text = file.read_text()
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise SystemExit(f"{file} has no place for the table: {BEGIN} … {END}")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    file.write_text("\n".join([before + BEGIN, *lines, END]) + after)
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise SystemExit(f"{file} has no place for the table: {begin} … {end}")
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
+    file.write_text("\n".join([before + begin, *lines, end]) + after)

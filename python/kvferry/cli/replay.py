@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from kvferry import _core
+from kvferry import WrongByteError, _core
 from kvferry.cli import plot
 from kvferry.cli.output import OutputFile
 from kvferry.cli.table import print_rows
@@ -75,6 +75,41 @@ def replay(  # noqa: PLR0913, PLR0917 - an argument for each option
             show_default="0",
         ),
     ] = None,
+    move_bytes: Annotated[
+        bool,
+        typer.Option(
+            "--move-bytes",
+            help="Move each chunk's bytes between a device-side and a host pool in memory, with "
+            "several requests in flight, and compare every byte that is loaded.",
+        ),
+    ] = False,
+    chunk_bytes: Annotated[
+        int,
+        typer.Option(
+            min=64,
+            metavar="N",
+            help="With --move-bytes: bytes of a chunk, a multiple of 64.",
+        ),
+    ] = 32_768,
+    device_chunks: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="With --move-bytes: chunks that the device-side pool holds."
+        ),
+    ] = 4096,
+    in_flight: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="With --move-bytes: requests in flight at once."),
+    ] = 8,
+    fault_rate: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            metavar="RATE",
+            help="With --move-bytes: share of the transfers that fail.",
+        ),
+    ] = 0.0,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write the results to this file as JSON."),
@@ -91,10 +126,13 @@ def replay(  # noqa: PLR0913, PLR0917 - an argument for each option
     """Replays a trace of requests and prints the share of chunks that the host tier would hold.
 
     A request counts its longest stored prefix as hits, loads it, offers all its chunks, and ends.
+    Status 1 means that a byte came back wrong.
     """
     errors = Console(stderr=True)
     if trace is not None and seed is not None:
         errors.print("note: --seed is for the built-in workload and has no effect on a trace file")
+    if fault_rate and not move_bytes:
+        errors.print("note: --fault-rate has no effect without --move-bytes")
     with ExitStack() as files:
         try:
             json_output = json_file and files.enter_context(OutputFile(json_file))
@@ -108,12 +146,18 @@ def replay(  # noqa: PLR0913, PLR0917 - an argument for each option
                     block_tokens=block_tokens,
                     seed=seed or 0,
                     progress=progress,
+                    chunk_bytes=chunk_bytes if move_bytes else None,
+                    device_chunks=device_chunks,
+                    in_flight=in_flight,
+                    fault_rate=fault_rate,
                 )
             if json_output:
                 json_output.write(json.dumps(rows, indent=1).encode() + b"\n")
             if plot_output:
                 plot_output.write(plot.draw_hit_ratios(rows, plot_output.path))
-        except (ValueError, OSError) as error:
+        except WrongByteError as error:
+            _fail(errors, str(error), status=1)
+        except (ValueError, OSError, MemoryError) as error:
             _fail(errors, str(error))
         except KeyboardInterrupt:
             _fail(errors, "interrupted", status=128 + signal.SIGINT)

@@ -3,7 +3,20 @@
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
-__all__ = ["Row", "capacities_of", "policies_of"]
+__all__ = ["Moved", "Row", "capacities_of", "policies_of"]
+
+
+class Moved(TypedDict):
+    """What a replay moved."""
+
+    chunk_bytes: int
+    bytes_stored: int
+    bytes_loaded: int
+    bytes_verified: int
+    failed_stores: int
+    failed_loads: int
+    declined_stores: int
+    gb_per_second: float
 
 
 class Row(TypedDict):
@@ -24,6 +37,7 @@ class Row(TypedDict):
     evicted: int
     seconds: float
     ns_per_chunk: float
+    moved: Moved | None
 
 
 def policies_of(rows: Iterable[Row]) -> Sequence[str]:

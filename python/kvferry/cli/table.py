@@ -42,6 +42,36 @@ def print_rows(rows: Sequence[Row], console: Console) -> None:
     for policy in policies_of(rows):
         stored.add_row(policy, *_cells(rows, policy, lambda row: f"{row['stored']:,}"))
     console.print(hits, stored, sep="\n")
+    if first["moved"]:
+        console.print(_moved(rows))
+
+
+def _moved(rows: Sequence[Row]) -> Table:
+    """What was moved: a line for each policy and capacity."""
+    table = Table(
+        title="bytes moved, and each loaded byte compared",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+    )
+    for header in ("policy", "capacity"):
+        table.add_column(header, no_wrap=True)
+    for header in ("GB stored", "GB loaded", "bytes verified", "GB/s", "failed"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        moved = row["moved"]
+        if moved:
+            failed = moved["failed_stores"] + moved["failed_loads"]
+            table.add_row(
+                row["policy"],
+                row["capacity"],
+                f"{moved['bytes_stored'] / 1e9:.2f}",
+                f"{moved['bytes_loaded'] / 1e9:.2f}",
+                f"{moved['bytes_verified']:,}",
+                f"{moved['gb_per_second']:.2f}",
+                f"{failed:,}",
+            )
+    return table
 
 
 def _capacity(row: Row) -> tuple[str, int]:

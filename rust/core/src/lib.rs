@@ -99,6 +99,7 @@ mod stats;
 mod storage;
 mod sync;
 mod ticket;
+pub mod transfer;
 
 pub use access::RequestAccess;
 pub use config::Config;

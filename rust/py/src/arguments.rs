@@ -1,7 +1,7 @@
 //! Arguments that are no keys, checked so that the message names them.
 
 use kvferry::{PolicyKind, ResetMode};
-use numpy::{PyArray1, PyArrayMethods};
+use numpy::{Element, PyArray1, PyArrayMethods};
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -82,33 +82,56 @@ pub(crate) fn reset_mode(value: &Bound<'_, PyAny>) -> PyResult<ResetMode> {
 
 /// One position a key. The largest `u32` means "none" to the engine and cannot be told.
 pub(crate) fn positions(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
-    let position = |i: usize, position: i64| {
+    numbers(name, value, |position| {
         u32::try_from(position)
             .ok()
             .filter(|&position| position != u32::MAX)
-            .ok_or_else(|| {
-                value_error(
-                    &format!("{name}[{i}]"),
-                    format!("{position} is out of range"),
-                )
-            })
+    })
+}
+
+/// Ids, sizes or places: whatever numbers a `T` can hold.
+pub(crate) fn ids<T: TryFrom<i64>>(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
+    numbers(name, value, |id| T::try_from(id).ok())
+}
+
+/// The integers of an array or iterable, each as what `convert` makes of it; what it refuses is out
+/// of range.
+fn numbers<T>(
+    name: &str,
+    value: &Bound<'_, PyAny>,
+    convert: impl Fn(i64) -> Option<T>,
+) -> PyResult<Vec<T>> {
+    let number = |i: usize, number: i64| {
+        convert(number).ok_or_else(|| {
+            value_error(&format!("{name}[{i}]"), format!("{number} is out of range"))
+        })
     };
     if let Ok(array) = value.cast::<PyArray1<i64>>() {
-        let array = array
-            .try_readonly()
-            .map_err(|error| value_error(name, error))?;
-        return array
-            .as_array()
-            .iter()
-            .enumerate()
-            .map(|(i, &p)| position(i, p))
-            .collect();
+        return from_array(name, array, number);
+    }
+    if let Ok(array) = value.cast::<PyArray1<i32>>() {
+        return from_array(name, array, number);
     }
     let items = value
         .try_iter()
         .map_err(|_| type_error(name, "an iterable of int", value))?;
     items
         .enumerate()
-        .map(|(i, item)| position(i, integer(&format!("{name}[{i}]"), &item?)?))
+        .map(|(i, item)| number(i, integer(&format!("{name}[{i}]"), &item?)?))
         .collect()
+}
+
+fn from_array<E: Element + Copy + Into<i64>, T>(
+    name: &str,
+    array: &Bound<'_, PyArray1<E>>,
+    number: impl Fn(usize, i64) -> PyResult<T>,
+) -> PyResult<Vec<T>> {
+    let array = array
+        .try_readonly()
+        .map_err(|error| value_error(name, error))?;
+    let each = |(i, &n): (usize, &E)| number(i, n.into());
+    match array.as_slice() {
+        Ok(slice) => slice.iter().enumerate().map(each).collect(),
+        Err(_) => array.as_array().iter().enumerate().map(each).collect(),
+    }
 }

@@ -3,6 +3,7 @@
 //! A bad argument is a `ValueError` or `TypeError` whose message begins with the argument's name.
 //! Everything else is a `KvferryError`.
 
+use kvferry::transfer::SubmitError;
 use kvferry::{ConfigError, KeyError, LoadError, StoreError};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyMemoryError, PyTypeError, PyValueError};
@@ -50,6 +51,36 @@ create_exception!(
     StateError,
     "The chunk left by a reset while it was pinned: what was read must not be used."
 );
+create_exception!(
+    kvferry,
+    WrongByteError,
+    KvferryError,
+    "A replay loaded a byte that is not the one it stored."
+);
+create_exception!(
+    kvferry,
+    TransferConflictError,
+    StateError,
+    "A job in flight uses one of the blocks or slots. Nothing was submitted."
+);
+create_exception!(
+    kvferry,
+    TransferError,
+    KvferryError,
+    "A job failed: its destination must not be used."
+);
+create_exception!(
+    kvferry,
+    TransferCancelledError,
+    TransferError,
+    "A job was withdrawn before it was started."
+);
+create_exception!(
+    kvferry,
+    QuarantinedError,
+    TransferError,
+    "A job failed, and whether it still uses its memory cannot be found out: its blocks and slots are never to be used again."
+);
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = m.py();
@@ -59,7 +90,18 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("NotResidentError", py.get_type::<NotResidentError>())?;
     m.add("NotReadyError", py.get_type::<NotReadyError>())?;
     m.add("NotPinnedError", py.get_type::<NotPinnedError>())?;
-    m.add("StalePinError", py.get_type::<StalePinError>())
+    m.add("StalePinError", py.get_type::<StalePinError>())?;
+    m.add("WrongByteError", py.get_type::<WrongByteError>())?;
+    m.add(
+        "TransferConflictError",
+        py.get_type::<TransferConflictError>(),
+    )?;
+    m.add("TransferError", py.get_type::<TransferError>())?;
+    m.add(
+        "TransferCancelledError",
+        py.get_type::<TransferCancelledError>(),
+    )?;
+    m.add("QuarantinedError", py.get_type::<QuarantinedError>())
 }
 
 /// A `ValueError` about an argument.
@@ -112,6 +154,17 @@ pub(crate) fn load_error(error: LoadError) -> PyErr {
         LoadError::NotReady { .. } => NotReadyError::new_err(error.to_string()),
         LoadError::NotPinned { .. } => NotPinnedError::new_err(error.to_string()),
         LoadError::Access(error) => value_error("access", error),
+        error => StateError::new_err(error.to_string()),
+    }
+}
+
+/// Every reason but a full queue, which is an answer.
+pub(crate) fn submit_error(error: SubmitError) -> PyErr {
+    match error {
+        SubmitError::Plan(error) => PyValueError::new_err(error.to_string()),
+        SubmitError::Duplicate(_) => value_error("job_id", error),
+        SubmitError::ExpeditedStore => value_error("expedited", error),
+        SubmitError::Conflict { .. } => TransferConflictError::new_err(error.to_string()),
         error => StateError::new_err(error.to_string()),
     }
 }

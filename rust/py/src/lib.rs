@@ -1,5 +1,5 @@
 //! The native module of the Python package `kvferry`: conversion only.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod access;
 mod arguments;
@@ -7,6 +7,8 @@ mod block_hash_manager;
 mod engine;
 mod errors;
 mod inspect;
+mod job_results;
+mod jobs;
 mod keys;
 mod manager;
 mod options;
@@ -15,6 +17,7 @@ mod reader;
 mod replay;
 mod stats;
 mod support;
+mod tensors;
 mod tickets;
 
 use pyo3::prelude::*;
@@ -33,6 +36,10 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<tickets::PyLoadTicket>()?;
     m.add_class::<tickets::PyCompletion>()?;
     m.add_class::<stats::PyStats>()?;
+    m.add_class::<jobs::PyJobEngine>()?;
+    m.add_class::<job_results::PyTransferResult>()?;
+    m.add_class::<job_results::PyJobStats>()?;
+    tensors::register(m)?;
     errors::register(m)?;
     replay::register(m)?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))

@@ -5,19 +5,21 @@
 //! there ends the replay.
 
 use std::io;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kvferry::PolicyKind;
 use kvferry_sim::{
-    Capacity, Fault, Progress, ReadOptions, ReplayError, Row, Trace, TraceError, Workload,
-    read_trace,
+    Capacity, Fault, MoveOptions, Moved, Progress, ReadOptions, ReplayError, Row, Trace,
+    TraceError, Workload, read_trace, replay_bytes,
 };
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+use crate::errors::WrongByteError;
 
 /// Time between two calls of `progress`.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
@@ -30,10 +32,13 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 ///
 /// `progress(what, done, total)` is called now and then; `total` is None where it is not known.
 ///
-/// Raises ValueError for a faulty trace (with file and line), policy, capacity or chunk size, and
-/// OSError for a file that cannot be read.
+/// With `chunk_bytes`, bytes are moved, and those that are loaded are compared; the arguments after
+/// it say how.
+///
+/// Raises ValueError for a faulty trace (with file and line), policy, capacity or chunk size,
+/// OSError for a file that cannot be read, and WrongByteError if a loaded byte is wrong.
 #[pyfunction]
-#[pyo3(signature = (trace=None, *, policies, capacities, chunk_tokens=512, block_tokens=None, seed=0, progress=None))]
+#[pyo3(signature = (trace=None, *, policies, capacities, chunk_tokens=512, block_tokens=None, seed=0, progress=None, chunk_bytes=None, device_chunks=None, in_flight=None, fault_rate=0.0))]
 #[expect(
     clippy::too_many_arguments,
     reason = "the keyword arguments of a Python function"
@@ -47,6 +52,10 @@ fn replay<'py>(
     block_tokens: Option<NonZeroU32>,
     seed: u64,
     progress: Option<Py<PyAny>>,
+    chunk_bytes: Option<u64>,
+    device_chunks: Option<usize>,
+    in_flight: Option<NonZeroUsize>,
+    fault_rate: f64,
 ) -> PyResult<Vec<Bound<'py, PyDict>>> {
     let policies = parsed::<PolicyKind>(&policies)?;
     let capacities = parsed::<Capacity>(&capacities)?;
@@ -54,6 +63,15 @@ fn replay<'py>(
     if let Some(tokens) = block_tokens {
         options.mooncake_block_tokens = tokens;
     }
+    let moving = chunk_bytes.map(|chunk_bytes| {
+        let mut moving = MoveOptions::default();
+        moving.chunk_bytes = chunk_bytes;
+        moving.device_chunks = device_chunks.unwrap_or(moving.device_chunks);
+        moving.in_flight = in_flight.unwrap_or(moving.in_flight);
+        moving.fault_rate = fault_rate;
+        moving.fault_seed = seed;
+        moving
+    });
     let mut reporter = Reporter::new(progress);
     let rows = py.detach(move || -> PyResult<Vec<Row>> {
         let trace = match trace {
@@ -66,7 +84,8 @@ fn replay<'py>(
         for policy in policies {
             for capacity in &capacities {
                 let done = trace.chunk_refs() * rows.len() as u64;
-                rows.push(reporter.replay(&trace, policy, capacity, (done, of))?);
+                let moving = moving.as_ref();
+                rows.push(reporter.replay(&trace, policy, capacity, moving, (done, of))?);
             }
         }
         Ok(rows)
@@ -136,6 +155,7 @@ impl Reporter {
         trace: &Trace,
         policy: PolicyKind,
         capacity: &Capacity,
+        moving: Option<&MoveOptions>,
         (done, of): (u64, u64),
     ) -> PyResult<Row> {
         let what = format!("{policy} {capacity}");
@@ -143,7 +163,10 @@ impl Reporter {
             Progress::Replaying { chunks, .. } => self.report(&what, done + chunks, Some(of)),
             _ => ControlFlow::Continue(()),
         };
-        let outcome = kvferry_sim::replay(trace, policy, capacity, &mut observer);
+        let outcome = match moving {
+            Some(moving) => replay_bytes(trace, policy, capacity, moving, &mut observer),
+            None => kvferry_sim::replay(trace, policy, capacity, &mut observer),
+        };
         outcome.map_err(|error| self.replay_error(error))
     }
 
@@ -162,7 +185,8 @@ impl Reporter {
     fn replay_error(&mut self, error: ReplayError) -> PyErr {
         match error {
             ReplayError::Interrupted => self.interruption(),
-            ReplayError::Engine(_) | ReplayError::Declined { .. } => {
+            ReplayError::WrongByte { .. } => WrongByteError::new_err(error.to_string()),
+            ReplayError::Engine(_) | ReplayError::Declined { .. } | ReplayError::Transfer(_) => {
                 PyRuntimeError::new_err(error.to_string())
             }
             error => value_error(error),
@@ -202,5 +226,22 @@ fn to_dict<'py>(py: Python<'py>, row: &Row) -> PyResult<Bound<'py, PyDict>> {
     dict.set_item("evicted", row.evicted)?;
     dict.set_item("seconds", row.seconds)?;
     dict.set_item("ns_per_chunk", row.ns_per_chunk)?;
+    dict.set_item(
+        "moved",
+        row.moved.as_ref().map(|m| moved(py, m)).transpose()?,
+    )?;
+    Ok(dict)
+}
+
+fn moved<'py>(py: Python<'py>, moved: &Moved) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("chunk_bytes", moved.chunk_bytes)?;
+    dict.set_item("bytes_stored", moved.bytes_stored)?;
+    dict.set_item("bytes_loaded", moved.bytes_loaded)?;
+    dict.set_item("bytes_verified", moved.bytes_verified)?;
+    dict.set_item("failed_stores", moved.failed_stores)?;
+    dict.set_item("failed_loads", moved.failed_loads)?;
+    dict.set_item("declined_stores", moved.declined_stores)?;
+    dict.set_item("gb_per_second", moved.gb_per_second)?;
     Ok(dict)
 }

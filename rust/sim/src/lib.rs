@@ -78,8 +78,12 @@
 //! and counts it as hits, loads it, offers all chunks in one store, and finishes the request.
 //! Results are comparable between policies and capacities, and flattering in the absolute: real
 //! requests overlap, and an accelerator's own cache takes the hits that come soonest.
+//!
+//! [`replay_bytes()`] does the same with several requests in flight, and moves the bytes: every
+//! page that it loads is compared in full.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod capacity;
 mod chains;
 mod error;
@@ -89,6 +93,7 @@ mod replay;
 mod trace;
 mod workload;
 
+pub use bytes::{MoveOptions, Moved, replay_bytes};
 pub use capacity::{Capacity, CapacityError};
 pub use error::{ChunkSizeError, Fault, TraceError};
 pub use progress::{Observer, Progress, unobserved};

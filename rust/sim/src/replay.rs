@@ -17,15 +17,16 @@ use kvferry::{
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::bytes::Moved;
 use crate::capacity::{Capacity, CapacityError};
 use crate::progress::{Observer, Progress};
-use crate::trace::{ChunkId, Trace};
+use crate::trace::{ChunkId, Request, Trace};
 
 /// Version of the fields of a [`Row`].
 pub const SCHEMA: &str = "kvferry-replay-1";
 
 /// Bytes of a chunk's key: its id. No group.
-const KEY_BYTES: usize = size_of::<u64>();
+pub(crate) const KEY_BYTES: usize = size_of::<u64>();
 
 /// Seed of the engine's hash, so that every run lays out its index alike.
 const HASH_SEED: u64 = 0;
@@ -69,6 +70,8 @@ pub struct Row {
     pub seconds: f64,
     /// `seconds` per chunk, in nanoseconds.
     pub ns_per_chunk: f64,
+    /// What was moved, if the replay moved bytes.
+    pub moved: Option<Moved>,
 }
 
 /// Why a replay did not come to its end.
@@ -102,6 +105,39 @@ pub enum ReplayError {
         /// The engine's reason.
         reason: StoreRejected,
     },
+    /// An option of a replay that moves bytes is out of range.
+    #[error("{option}: {what}")]
+    Option {
+        /// Its name.
+        option: &'static str,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The pools of a replay that moves bytes cannot be made.
+    #[error(transparent)]
+    Pools(Box<dyn std::error::Error + Send + Sync>),
+    /// A job was refused that must not be, or a page that no job uses.
+    #[error("the transfers refused a call of the replay: {0}")]
+    Transfer(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A byte that was loaded is not the one that was stored.
+    #[error(
+        "wrong byte: chunk {chunk}, tensor {tensor}, block {block}, byte {offset} is {found:#04x} \
+         after a load, not {expected:#04x}"
+    )]
+    WrongByte {
+        /// The chunk's id in the trace.
+        chunk: u32,
+        /// The tensor.
+        tensor: usize,
+        /// The block within the chunk.
+        block: usize,
+        /// The place within the page.
+        offset: usize,
+        /// The byte as it was stored.
+        expected: u8,
+        /// The byte as it was loaded.
+        found: u8,
+    },
     /// The observer asked to stop.
     #[error("interrupted")]
     Interrupted,
@@ -118,61 +154,125 @@ pub fn replay(
     capacity: &Capacity,
     observer: &mut Observer<'_>,
 ) -> Result<Row, ReplayError> {
-    let unique_chunks = trace.unique_chunks();
-    let chunks = trace.chunk_refs();
-    if chunks == 0 {
-        return Err(ReplayError::NoChunks {
-            trace: trace.name().to_owned(),
-            chunk_tokens: trace.chunk_tokens(),
-        });
-    }
-    let capacity_chunks = capacity.chunks_of(unique_chunks)?;
-    // With room for every chunk nothing is ever evicted: more slots would change nothing.
-    let slots = usize::try_from(capacity_chunks.min(unique_chunks)).unwrap_or(usize::MAX);
-    let config = Config::new(slots)
-        .policy(policy)
-        .key_bytes(KEY_BYTES)
-        .group_bytes(0)
-        .hashing(KeyHashing::Seeded(HASH_SEED));
+    let engine = Engine::new(trace, policy, capacity)?;
     let started = Instant::now();
-    let mut server = Server::new(Manager::new(config)?);
+    let mut server = Server::new(engine.manager()?);
+    observe(trace, observer, |request| {
+        trace.chain(request, &mut server.chain);
+        server.chain.truncate(engine.slots());
+        server.serve(request.time_us, request.output_tokens)
+    })?;
+    let seconds = started.elapsed().as_secs_f64();
+    Ok(engine.row(&server.manager, server.hit_chunks, seconds, None))
+}
+
+/// Hands each request of `trace` to `serve`, and tells `observer` now and then.
+pub(crate) fn observe(
+    trace: &Trace,
+    observer: &mut Observer<'_>,
+    mut serve: impl FnMut(&Request) -> Result<(), ReplayError>,
+) -> Result<(), ReplayError> {
+    let of = trace.chunk_refs();
     let mut served = 0;
     let mut reported = 0;
     for request in trace.requests() {
-        trace.chain(request, &mut server.chain);
-        server.chain.truncate(slots);
-        server.serve(request.time_us, request.output_tokens)?;
+        serve(request)?;
         served += u64::from(request.chunks);
         if served - reported >= CHUNKS_PER_REPORT {
             reported = served;
-            let progress = Progress::Replaying {
-                chunks: served,
-                of: chunks,
-            };
+            let progress = Progress::Replaying { chunks: served, of };
             if observer(progress).is_break() {
                 return Err(ReplayError::Interrupted);
             }
         }
     }
-    let seconds = started.elapsed().as_secs_f64();
-    let stats = server.manager.stats();
-    Ok(Row {
-        schema: SCHEMA,
-        trace: trace.name().to_owned(),
-        seed: trace.seed(),
-        chunk_tokens: trace.chunk_tokens(),
-        policy: policy.name(),
-        capacity: capacity.given().to_owned(),
-        capacity_chunks,
-        requests: trace.requests().len() as u64,
-        chunks,
-        hit_chunks: server.hit_chunks,
-        hit_ratio: server.hit_chunks as f64 / chunks as f64,
-        stored: stats.stored,
-        evicted: stats.evicted,
-        seconds,
-        ns_per_chunk: seconds * NS_PER_SECOND / chunks as f64,
-    })
+    Ok(())
+}
+
+/// What is replayed, and how large the tier is.
+#[derive(Debug)]
+pub(crate) struct Engine<'a> {
+    trace: &'a Trace,
+    policy: PolicyKind,
+    capacity: &'a Capacity,
+    capacity_chunks: u64,
+    slots: usize,
+}
+
+impl<'a> Engine<'a> {
+    pub(crate) fn new(
+        trace: &'a Trace,
+        policy: PolicyKind,
+        capacity: &'a Capacity,
+    ) -> Result<Self, ReplayError> {
+        if trace.chunk_refs() == 0 {
+            return Err(ReplayError::NoChunks {
+                trace: trace.name().to_owned(),
+                chunk_tokens: trace.chunk_tokens(),
+            });
+        }
+        let unique_chunks = trace.unique_chunks();
+        let capacity_chunks = capacity.chunks_of(unique_chunks)?;
+        // With room for every chunk nothing is ever evicted: more slots would change nothing.
+        let slots = usize::try_from(capacity_chunks.min(unique_chunks)).unwrap_or(usize::MAX);
+        Ok(Self {
+            trace,
+            policy,
+            capacity,
+            capacity_chunks,
+            slots,
+        })
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    pub(crate) fn manager(&self) -> Result<Manager, ConfigError> {
+        let config = Config::new(self.slots)
+            .policy(self.policy)
+            .key_bytes(KEY_BYTES)
+            .group_bytes(0)
+            .hashing(KeyHashing::Seeded(HASH_SEED));
+        Manager::new(config)
+    }
+
+    pub(crate) fn row(
+        &self,
+        manager: &Manager,
+        hit_chunks: u64,
+        seconds: f64,
+        moved: Option<Moved>,
+    ) -> Row {
+        let chunks = self.trace.chunk_refs();
+        let stats = manager.stats();
+        Row {
+            schema: SCHEMA,
+            trace: self.trace.name().to_owned(),
+            seed: self.trace.seed(),
+            chunk_tokens: self.trace.chunk_tokens(),
+            policy: self.policy.name(),
+            capacity: self.capacity.given().to_owned(),
+            capacity_chunks: self.capacity_chunks,
+            requests: self.trace.requests().len() as u64,
+            chunks,
+            hit_chunks,
+            hit_ratio: hit_chunks as f64 / chunks as f64,
+            stored: stats.stored,
+            evicted: stats.evicted,
+            seconds,
+            ns_per_chunk: seconds * NS_PER_SECOND / chunks as f64,
+            moved,
+        }
+    }
+}
+
+/// Writes the keys of a chain of chunks into `keys`.
+pub(crate) fn write_keys(chain: &[ChunkId], keys: &mut Vec<u8>) {
+    keys.clear();
+    for chunk in chain {
+        keys.extend(u64::from(chunk.get()).to_le_bytes());
+    }
 }
 
 /// The engine and what is reused from request to request.
@@ -196,10 +296,7 @@ impl Server {
 
     /// Serves one request, whose chunks are in `chain`.
     fn serve(&mut self, now_us: u64, output_tokens: u64) -> Result<(), ReplayError> {
-        self.keys.clear();
-        for chunk in &self.chain {
-            self.keys.extend(u64::from(chunk.get()).to_le_bytes());
-        }
+        write_keys(&self.chain, &mut self.keys);
         let keys = Keys::rows(&self.keys, KEY_BYTES).map_err(refused)?;
         let hits = self.manager.lookup_prefix(keys).map_err(refused)?.ready;
         let leading = Keys::rows(&self.keys[..hits * KEY_BYTES], KEY_BYTES).map_err(refused)?;
@@ -226,7 +323,7 @@ impl Server {
 }
 
 /// An error of the engine, of whatever kind.
-fn refused(error: impl std::error::Error + Send + Sync + 'static) -> ReplayError {
+pub(crate) fn refused(error: impl std::error::Error + Send + Sync + 'static) -> ReplayError {
     ReplayError::Engine(Box::new(error))
 }
 
