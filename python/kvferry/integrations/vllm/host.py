@@ -22,8 +22,9 @@ def make_transfers(
     Raises:
         ConfigError: The KV cache lies where kvferry does not copy from, or there is no memory.
     """
+    from kvferry._core import TransferConflictError
     from kvferry.caches import KVCaches, device_type
-    from kvferry.worker import CpuGpuOffloadingHandlers, TransferConflictError
+    from kvferry.worker import CpuGpuOffloadingHandlers
 
     caches = KVCaches.of(kv_caches)
     where = device_type(caches)
