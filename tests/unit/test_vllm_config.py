@@ -133,7 +133,8 @@ def test_every_setting_has_a_row_for_people() -> None:
 
 def test_the_line_at_the_start_has_the_resolved_numbers() -> None:
     settings = Settings.read({"size": "1GiB", "policy": "arc", "store_threshold": 2})
-    line = start_line(settings, settings.host_tier(64 << 10, 2, LIMIT), [32, 32])
+    tier = settings.host_tier(64 << 10, 2, LIMIT)
+    line = start_line(settings, tier, [32, 32], prompts_only=True)
     for part in ("1 GiB", "8,192 chunks of 32 tokens", "128 KiB a chunk", "4,096 bytes a token"):
         assert part in line
     assert "policy arc, 2 ranks, store_threshold 2, prompts only" in line

@@ -72,8 +72,8 @@ class _AfterImport(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None = None,  # noqa: ARG002 - the signature is Python's
-        target: ModuleType | None = None,  # noqa: ARG002
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """The module as it is, with a loader that tells when it has been imported."""
         if fullname not in self.waiting or fullname in self._finding:

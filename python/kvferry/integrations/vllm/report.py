@@ -9,13 +9,20 @@ from kvferry.integrations.vllm.support import installed_release
 __all__ = ["start_line"]
 
 
-def start_line(settings: Settings, host_tier: HostTier, tokens_per_chunk: Sequence[int]) -> str:
+def start_line(
+    settings: Settings,
+    host_tier: HostTier,
+    tokens_per_chunk: Sequence[int],
+    *,
+    prompts_only: bool,
+) -> str:
     """The resolved configuration in one line.
 
     Args:
         settings: The user's.
         host_tier: What they come to.
         tokens_per_chunk: For each KV-cache group.
+        prompts_only: Whether what a request generates is left out.
     """
     tokens = sorted(set(tokens_per_chunk))
     per_token = host_tier.bytes_per_chunk / tokens[-1]
@@ -28,7 +35,7 @@ def start_line(settings: Settings, host_tier: HostTier, tokens_per_chunk: Sequen
         parts.append(f"{host_tier.ranks} ranks")
     if settings.store_threshold > 1:
         parts.append(f"store_threshold {settings.store_threshold}")
-    if settings.offload_prompt_only:
+    if prompts_only:
         parts.append("prompts only")
     return (
         f"kvferry {__version__} for vLLM {installed_release() or 'from source'}: "

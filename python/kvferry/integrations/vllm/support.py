@@ -37,7 +37,7 @@ class Generation:
         size_flag: Whether `--kv-offloading-size` works.
         recompute: Whether `KvferryConnector` exists: failed loads are recomputed.
         uses: What the adapter needs: `module:name`, or `module:name(parameter, …)` for a callable
-            that must take these.
+            that must take these. Releases that have it elsewhere: `this or that`.
         implements: Classes of vLLM that the adapter implements, and the methods it has for each: an
             abstract method that is none of them is one that it does not know.
     """
@@ -62,8 +62,9 @@ class Generation:
         if lacks:
             return lacks
         for name, methods in self.implements.items():
-            unknown = sorted(set(getattr(_find(name), "__abstractmethods__", ())) - methods)
-            lacks += [f"an implementation of {name.partition(':')[2]}.{m}" for m in unknown]
+            found = next(one for part in name.split(" or ") if (one := _find(part)) is not None)
+            unknown = sorted(set(getattr(found, "__abstractmethods__", ())) - methods)
+            lacks += [f"an implementation of {name.rpartition(':')[2]}.{m}" for m in unknown]
         return lacks
 
 
@@ -107,7 +108,74 @@ _SINCE_0_26 = Generation(
     },
 )
 
-SUPPORTED = (_SINCE_0_26,)
+_WORKER = "vllm.v1.kv_offload.worker.worker"
+_ABSTRACT = "vllm.v1.kv_offload.abstract"
+_MEDIUMS = "vllm.v1.kv_offload.mediums"
+_SPEC = "vllm.v1.kv_offload.spec"
+
+_HANDLER = {
+    f"{_WORKER}:OffloadingHandler": frozenset(
+        {"transfer_async", "get_finished", "wait", "shutdown"}
+    )
+}
+
+_SINCE_0_20 = Generation(
+    first=(0, 20),
+    last=(0, 24),
+    ran=("0.24.0",),
+    adapter="kvferry.integrations.vllm.v020",
+    size_flag=True,
+    recompute=False,
+    uses=tuple(
+        f"{_BASE}:{name} or {before}:{name}"
+        for before, name in (
+            (_MEDIUMS, "BlockIDsLoadStoreSpec(block_ids)"),
+            (_MEDIUMS, "GPULoadStoreSpec(block_ids, group_sizes, block_indices)"),
+            (_ABSTRACT, "OffloadingEvent(keys, medium, removed)"),
+            (_ABSTRACT, "OffloadingManager.lookup(self, key, req_context)"),
+            (_ABSTRACT, "OffloadingManager.prepare_store(self, keys, req_context)"),
+            (_ABSTRACT, "PrepareStoreOutput(keys_to_store, store_spec, evicted_keys)"),
+            (_SPEC, "CanonicalKVCaches(tensors, group_data_refs)"),
+            (_SPEC, "OffloadingSpec(vllm_config, kv_cache_config)"),
+        )
+    )
+    + (f"{_WORKER}:TransferResult(job_id, success, transfer_size, transfer_time, transfer_type)",),
+    implements=_HANDLER
+    | {
+        f"{_BASE}:OffloadingManager or {_ABSTRACT}:OffloadingManager": frozenset(
+            {"lookup", "prepare_load", "prepare_store", "on_new_request"}
+        ),
+        f"{_BASE}:OffloadingSpec or {_SPEC}:OffloadingSpec": frozenset(
+            {"get_manager", "get_handlers"}
+        ),
+    },
+)
+
+_SINCE_0_14 = Generation(
+    first=(0, 14),
+    last=(0, 18),
+    ran=("0.14.1",),
+    adapter="kvferry.integrations.vllm.v014",
+    size_flag=True,
+    recompute=False,
+    uses=(
+        f"{_ABSTRACT}:OffloadingEvent(block_hashes, block_size, medium, removed)",
+        f"{_ABSTRACT}:OffloadingManager.lookup(self, block_hashes)",
+        f"{_ABSTRACT}:PrepareStoreOutput(block_hashes_to_store, store_spec, block_hashes_evicted)",
+        f"{_MEDIUMS}:CPULoadStoreSpec(block_ids)",
+        f"{_MEDIUMS}:GPULoadStoreSpec(block_ids)",
+        f"{_SPEC}:OffloadingSpec(vllm_config, kv_cache_config)",
+        f"{_SPEC}:OffloadingSpec.get_handlers(self, kv_caches, attn_backends)",
+        f"{_WORKER}:TransferResult",
+    ),
+    implements=_HANDLER
+    | {
+        f"{_ABSTRACT}:OffloadingManager": frozenset({"lookup", "prepare_load", "prepare_store"}),
+        f"{_SPEC}:OffloadingSpec": frozenset({"get_manager", "get_handlers"}),
+    },
+)
+
+SUPPORTED = (_SINCE_0_14, _SINCE_0_20, _SINCE_0_26)
 """Every generation that is served, oldest first."""
 
 
@@ -176,18 +244,25 @@ def _text(number: tuple[int, int]) -> str:
 
 
 def _find(name: str) -> object:
+    """What a name stands for; None if there is no such thing."""
     module, _, path = name.partition(":")
-    found: object = importlib.import_module(module)
-    for part in path.split("."):
-        found = getattr(found, part)
+    try:
+        found: object = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return None
     return found
 
 
 def _is_there(need: str) -> bool:
+    return any(_is_one_there(part) for part in need.split(" or "))
+
+
+def _is_one_there(need: str) -> bool:
     name, _, parameters = need.partition("(")
-    try:
-        found = _find(name)
-    except (ImportError, AttributeError):
+    found = _find(name)
+    if found is None:
         return False
     if not parameters:
         return True

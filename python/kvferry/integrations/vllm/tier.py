@@ -33,6 +33,7 @@ from kvferry._core import (
 )
 from kvferry.integrations.vllm.config import Settings
 from kvferry.integrations.vllm.log import logger
+from kvferry.keys import GROUP_BYTES
 
 __all__ = ["Counts", "Record", "Tier"]
 
@@ -57,11 +58,11 @@ class Record:
     """What one request has done.
 
     Attributes:
-        access: The request, to the engine.
+        access: The request, to the engine; None where each `touch` is an access.
         finished: It has ended; transfers may still be in flight.
     """
 
-    access: RequestAccess
+    access: RequestAccess | None
     epoch: int
     finished: bool = False
     stores: list[_Open] = field(default_factory=list)
@@ -92,15 +93,18 @@ class Tier:
 
     Attributes:
         manager: The engine. `lookup` and its like are asked there directly.
+        shared: The record of calls that do not say which request they are for.
         counts: What the engine does not count itself.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is named is optional
         self,
         chunks: int,
         settings: Settings,
         *,
         events: bool,
+        by_request: bool = True,
+        group_bytes: int = GROUP_BYTES,
         clock: Callable[[], int] = _monotonic_us,
     ) -> None:
         """Makes an empty tier.
@@ -109,6 +113,8 @@ class Tier:
             chunks: How many it holds.
             settings: The user's.
             events: Whether somebody takes the events.
+            by_request: Whether a request is one access. Otherwise each `touch` is one.
+            group_bytes: Bytes of a key that name its group.
             clock: Microseconds of a monotonic clock.
         """
         self.manager = OffloadingManager(
@@ -118,17 +124,21 @@ class Tier:
             max_tracker_size=settings.max_tracker_size,
             enable_events=events and settings.events,
             pending_timeout_us=int(settings.pending_deadline * 1_000_000),
+            group_bytes=group_bytes,
         )
+        self._by_request = by_request
         self.counts = Counts()
         self._clock = clock
         self._epoch = 0
         self._open_transfers = 0
         # Keys of transfers that failed, by identity: completing them takes the very same object.
         self._failed: dict[int, Collection[bytes]] = {}
+        self.shared = Record(None, self._epoch)
 
     def begin(self) -> Record:
         """Sees a request."""
-        return Record(self.manager.begin_request(self._clock()), self._epoch)
+        access = self.manager.begin_request(self._clock()) if self._by_request else None
+        return Record(access, self._epoch)
 
     def finish(self, record: Record, positions: Mapping[bytes, int] | None) -> None:
         """Sees a request end. Its transfers may complete later.
@@ -141,6 +151,8 @@ class Tier:
             return
         record.finished = True
         access = record.access
+        if access is None:
+            return
         if positions and access.seen:
             ends = np.fromiter(positions.values(), np.int64, len(positions))
             access.set_positions(positions.keys(), ends)
@@ -237,24 +249,20 @@ class Tier:
     ) -> StoreTicket | LoadTicket | None:
         """The ticket of the transfer of exactly these keys, if there is one.
 
-        vLLM names each of its transfers by a set of all keys. Whoever names a part has the rest of
-        that transfer completed by key as well.
+        vLLM names each of its transfers by a set of all keys. Whoever names a part, or the
+        keys of several transfers at once, completes them by key.
         """
         self._forget_old(record)
         named = keys if isinstance(keys, (set, frozenset)) else set(keys)
-        part_of = None
         for index, entry in enumerate(transfers):
             if entry.count == len(named) and named.issuperset(entry.keys):
-                break
-            if part_of is None and not named.isdisjoint(entry.keys):
-                part_of = index
-        else:
-            if part_of is None:
-                return None
-            index, entry = part_of, None
-        del transfers[index]
-        self._open_transfers -= 1
-        return None if entry is None else entry.ticket
+                del transfers[index]
+                self._open_transfers -= 1
+                return entry.ticket
+        others = [entry for entry in transfers if named.isdisjoint(entry.keys)]
+        self._open_transfers -= len(transfers) - len(others)
+        transfers[:] = others
+        return None
 
     def _forget_old(self, record: Record) -> None:
         """Drops tickets from before a reset, so that none is taken for that of a later transfer."""

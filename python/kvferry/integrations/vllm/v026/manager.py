@@ -5,14 +5,13 @@ no answer is remembered and none can be out of date. `KvferryConnector` asks for
 one call.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import vllm.v1.kv_offload.base as interface
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import (
     BlockIDsLoadStoreSpec,
-    LoadStoreSpec,
     LookupResult,
     OffloadingEvent,
     OffloadingManager,
@@ -20,19 +19,18 @@ from vllm.v1.kv_offload.base import (
     PrepareStoreOutput,
     ReqContext,
     RequestOffloadingContext,
-    ScheduleEndContext,
 )
 
-from kvferry.integrations.vllm.metrics import ALLOCATION_SIZE, Readings
-from kvferry.integrations.vllm.tier import Record, Tier
+from kvferry._core import PrepareStoreOutput as EngineOutput
+from kvferry.integrations.vllm.scheduler_side import SchedulerSide
 
-__all__ = ["HostSlots", "KvferryManager", "UnavailableSlots"]
+__all__ = ["BY_REQUEST", "HostSlots", "KvferryManager", "UnavailableSlots"]
 
-# Not in every release: 0.26 names a medium by its text and knows no source of a hit.
+# 0.26 names a medium by its text.
 _MEDIUM: Any = interface.Medium.CPU if hasattr(interface, "Medium") else "CPU"
-_HAS_STATE = hasattr(ReqContext, "get_state")
-_POSITIONS = "_offload_key_positions"
-_RECORD = "_kvferry_record"
+
+BY_REQUEST = hasattr(ReqContext, "get_offload_key_position")
+"""Whether a request is one access. Before 0.31 each `touch` is one, which the connector calls."""
 
 
 class HostSlots(BlockIDsLoadStoreSpec):
@@ -46,96 +44,21 @@ class UnavailableSlots(HostSlots):
         super().__init__([])
 
 
-class KvferryManager(OffloadingManager):
+class KvferryManager(SchedulerSide, OffloadingManager):
     """The scheduler's side of the host tier."""
 
-    def __init__(self, tier: Tier) -> None:
-        self.tier = tier
-        # One attribute less on the way of each look-up.
-        self._lookup = tier.manager.lookup
-        self._results = (LookupResult.MISS, LookupResult.HIT, LookupResult.HIT_PENDING)
-        self._readings = Readings(tier)
-        self._allocations: list[int] = []
-
-    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
-        """Whether a chunk can be loaded."""
-        return self._results[self._lookup(key)]
-
-    def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
-        """Pins chunks and says where they are."""
-        slots = self.tier.prepare_load(keys, self._record(req_context))
-        return UnavailableSlots() if slots is None else HostSlots(slots)
-
-    def touch(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        """Marks chunks as used. vLLM calls it up to 0.30."""
-        self.tier.manager.touch(keys)
-
-    def complete_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> None:
-        """Ends a load."""
-        self.tier.complete_load(keys, self._record(req_context))
-
-    def prepare_store(
-        self, keys: Collection[OffloadKey], req_context: ReqContext
-    ) -> PrepareStoreOutput | None:
-        """Makes room for the chunks that are missing; None if they do not fit."""
-        output = self.tier.prepare_store(keys, self._record(req_context))
-        if output is None:
-            missing = self.tier.manager.lookup_each(keys) == 0
-            self._allocations.append(int(missing.sum()))
-            return None
-        stored = output.keys_to_store
-        if stored:
-            self._allocations.append(len(stored))
-        return PrepareStoreOutput(
-            keys_to_store=stored,
-            store_spec=HostSlots(output.block_ids),
-            evicted_keys=output.evicted_keys,
-        )
-
-    def complete_store(
-        self, keys: Collection[OffloadKey], req_context: ReqContext, success: bool = True
-    ) -> None:
-        """Ends a store: its chunks are loadable from now on, or gone."""
-        self.tier.complete_store(keys, self._record(req_context), success)
+    RESULTS = (LookupResult.MISS, LookupResult.HIT, LookupResult.HIT_PENDING)
+    SLOTS = HostSlots
+    UNAVAILABLE = UnavailableSlots
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         """Sees a request."""
         self._record(req_context)
         return RequestOffloadingContext()
 
-    def on_request_finished(self, req_context: ReqContext) -> None:
-        """Sees a request end: all that it used counts as one access."""
-        # Where each key ends in its prefix. The public way answers for one key a call.
-        positions = getattr(req_context, _POSITIONS, None)
-        self.tier.finish(self._record(req_context), positions)
-
-    def on_schedule_end(self, context: ScheduleEndContext) -> None:
-        """Sees the end of a step."""
-        self.tier.expire()
-
-    def take_events(self) -> Iterable[OffloadingEvent]:
-        """What was stored and removed since the last call."""
-        for event in self.tier.manager.take_events():
-            # A reset is told by vLLM itself, and its events know of no loss: that is a metric.
-            if event.keys:
-                yield OffloadingEvent(keys=event.keys, medium=_MEDIUM, removed=event.removed)
-
-    def reset_cache(self) -> None:
-        """Forgets every chunk. The scheduler has the workers end all transfers before new ones."""
-        self.tier.reset()
-
     def get_stats(self) -> OffloadingConnectorStats:
         """Gauges, and what the counters have gained since the last call."""
-        stats = OffloadingConnectorStats()
-        for name, kind, value in self._readings.take():
-            if kind == "gauge":
-                stats.set_gauge(name, value)
-            else:
-                stats.increase_counter(name, value)
-        for size in self._allocations:
-            stats.observe_histogram(ALLOCATION_SIZE, size)
-        self._allocations.clear()
-        return stats
+        return self.report_to(OffloadingConnectorStats())
 
     if hasattr(OffloadingManager, "get_load_source"):
 
@@ -145,15 +68,16 @@ class KvferryManager(OffloadingManager):
 
             return CacheHitSource.HOST
 
-    def _record(self, req_context: ReqContext) -> Record:
-        if _HAS_STATE:
-            record = req_context.get_state(Record)
-        else:
-            record = getattr(req_context, _RECORD, None)
-        if record is None:
-            record = self.tier.begin()
-            if _HAS_STATE:
-                req_context.set_state(record)
-            else:
-                setattr(req_context, _RECORD, record)
-        return record  # type: ignore[no-any-return] # vLLM has no types here
+    def _output(self, output: EngineOutput) -> PrepareStoreOutput:
+        return PrepareStoreOutput(
+            keys_to_store=output.keys_to_store,
+            store_spec=HostSlots(output.block_ids),
+            evicted_keys=output.evicted_keys,
+        )
+
+    def _event(self, keys: list[bytes], removed: bool) -> OffloadingEvent:
+        return OffloadingEvent(keys=keys, medium=_MEDIUM, removed=removed)
+
+    def _positions(self, req_context: ReqContext) -> Mapping[bytes, int] | None:
+        # The public way answers for one key a call.
+        return getattr(req_context, "_offload_key_positions", None)

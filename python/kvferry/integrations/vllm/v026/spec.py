@@ -20,7 +20,7 @@ from kvferry.integrations.vllm.log import logger
 from kvferry.integrations.vllm.metrics import METRICS, Metric
 from kvferry.integrations.vllm.report import start_line
 from kvferry.integrations.vllm.tier import Tier
-from kvferry.integrations.vllm.v026.manager import KvferryManager
+from kvferry.integrations.vllm.v026.manager import BY_REQUEST, KvferryManager
 from kvferry.integrations.vllm.v026.worker import KvferryWorker
 
 __all__ = ["KvferrySpec"]
@@ -57,10 +57,12 @@ class KvferrySpec(OffloadingSpec):
         if self._manager is None:
             events = self.config.enable_kv_cache_events
             self._manager = KvferryManager(
-                Tier(self.host_tier.chunks, self.settings, events=events)
+                Tier(self.host_tier.chunks, self.settings, events=events, by_request=BY_REQUEST)
             )
             tokens = [count * self.blocks_per_chunk for count in self.tokens_per_block]
-            logger.info("%s", start_line(self.settings, self.host_tier, tokens))
+            prompts = self.offload_prompt_only
+            line = start_line(self.settings, self.host_tier, tokens, prompts_only=prompts)
+            logger.info("%s", line)
         return self._manager
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
