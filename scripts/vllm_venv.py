@@ -45,6 +45,8 @@ class Release:
 
 # Oldest first; the last one is the default.
 RELEASES = {
+    "0.14.1": Release(torch="2.9.1", probe="vllm.v1.kv_offload.lru_manager"),
+    "0.24.0": Release(torch="2.11.0", probe="vllm.v1.kv_offload.cpu.manager"),
     "0.32.0": Release(torch="2.13.0", probe="vllm.v1.kv_offload.cpu.manager"),
 }
 

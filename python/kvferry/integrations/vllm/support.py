@@ -126,20 +126,22 @@ _SINCE_0_20 = Generation(
     adapter="kvferry.integrations.vllm.v020",
     size_flag=True,
     recompute=False,
-    uses=tuple(
-        f"{_BASE}:{name} or {before}:{name}"
-        for before, name in (
-            (_MEDIUMS, "BlockIDsLoadStoreSpec(block_ids)"),
-            (_MEDIUMS, "GPULoadStoreSpec(block_ids, group_sizes, block_indices)"),
-            (_ABSTRACT, "OffloadingEvent(keys, medium, removed)"),
-            (_ABSTRACT, "OffloadingManager.lookup(self, key, req_context)"),
-            (_ABSTRACT, "OffloadingManager.prepare_store(self, keys, req_context)"),
-            (_ABSTRACT, "PrepareStoreOutput(keys_to_store, store_spec, evicted_keys)"),
-            (_SPEC, "CanonicalKVCaches(tensors, group_data_refs)"),
-            (_SPEC, "OffloadingSpec(vllm_config, kv_cache_config)"),
-        )
-    )
-    + (f"{_WORKER}:TransferResult(job_id, success, transfer_size, transfer_time, transfer_type)",),
+    uses=(
+        f"{_WORKER}:TransferResult(job_id, success, transfer_size, transfer_time, transfer_type)",
+        *(
+            f"{_BASE}:{name} or {before}:{name}"
+            for before, name in (
+                (_MEDIUMS, "BlockIDsLoadStoreSpec(block_ids)"),
+                (_MEDIUMS, "GPULoadStoreSpec(block_ids, group_sizes, block_indices)"),
+                (_ABSTRACT, "OffloadingEvent(keys, medium, removed)"),
+                (_ABSTRACT, "OffloadingManager.lookup(self, key, req_context)"),
+                (_ABSTRACT, "OffloadingManager.prepare_store(self, keys, req_context)"),
+                (_ABSTRACT, "PrepareStoreOutput(keys_to_store, store_spec, evicted_keys)"),
+                (_SPEC, "CanonicalKVCaches(tensors, group_data_refs)"),
+                (_SPEC, "OffloadingSpec(vllm_config, kv_cache_config)"),
+            )
+        ),
+    ),
     implements=_HANDLER
     | {
         f"{_BASE}:OffloadingManager or {_ABSTRACT}:OffloadingManager": frozenset(
