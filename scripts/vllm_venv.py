@@ -49,8 +49,18 @@ class Release:
 RELEASES = {
     "0.14.1": Release(
         torch="2.9.1",
-        probe="vllm.entrypoints.llm",
-        needs=("blake3", "depyf", "lm-format-enforcer", "mistral-common", "outlines-core", "opentelemetry-api", "sentencepiece", "tiktoken"),
+        probe="vllm.v1.worker.cpu_worker",
+        needs=(
+            "blake3",
+            "depyf",
+            "lm-format-enforcer",
+            "mistral-common",
+            "numba",
+            "outlines-core",
+            "opentelemetry-api",
+            "sentencepiece",
+            "tiktoken",
+        ),
     ),
     "0.24.0": Release(torch="2.11.0", probe="vllm.v1.kv_offload.cpu.manager"),
     "0.32.0": Release(torch="2.13.0", probe="vllm.v1.kv_offload.cpu.manager"),
