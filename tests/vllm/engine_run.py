@@ -3,7 +3,7 @@
 A process of its own for each run: an engine changes its process for good. What comes in and goes
 out is JSON; `test_engine.py` says what is asked for.
 
-Usage: `python engine_run.py '{"model": "/path", …}'`; the last line is the result.
+Usage: `python engine_run.py '{"model": "/path", …}'`; the line that begins with `result:` is it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 VOCABULARY = 1000
+RESULT = "result: "
 
 
 class Checked:
@@ -295,6 +296,7 @@ class Run:
                 for name, value in checked.counts.items():
                     totals[name] = totals.get(name, 0) + value
             self.result["blocks"] = totals
+        if self.wanted.get("connector"):
             self.settle()
             tier = self.scheduler.connector.connector_scheduler.manager.tier
             stats = tier.manager.stats()
@@ -309,7 +311,10 @@ def main() -> None:
     run = Run(json.loads(sys.argv[1]))
     for step in run.wanted["steps"]:
         getattr(run, step)()
-    print(json.dumps(run.finish()))
+    result = run.finish()
+    # Workers in processes of their own end with it.
+    run.llm.llm_engine.engine_core.shutdown()
+    print(f"\n{RESULT}{json.dumps(result)}")
     sys.stdout.flush()
     # Threads of the engine may hang in its end; what was asked for has been written.
     os._exit(0)
