@@ -89,6 +89,7 @@ asan: ## the copies and whatever else is unsafe, under AddressSanitizer
 .PHONY: loom
 loom: ## model-check every lock-free protocol
 	$(LOOM) cargo test --locked -p kvferry --features testing --lib
+	$(LOOM) cargo test --locked -p kvferry-host --lib
 
 .PHONY: unit
 unit: $(VENV)/.kvferry ## Python tests of the built wheel
@@ -122,6 +123,7 @@ fmt:
 clippy:
 	cargo clippy --locked --workspace --all-targets --features kvferry/testing -- -D warnings
 	$(LOOM) cargo clippy --locked -p kvferry --features testing --lib --profile test -- -D warnings
+	$(LOOM) cargo clippy --locked -p kvferry-host --lib --profile test -- -D warnings
 
 .PHONY: rustdoc
 rustdoc:

@@ -33,7 +33,7 @@ PROTOCOL_FAULTS = ROOT / "rust" / "core" / "src" / "mutant.rs"
 MODELS = ROOT / "rust" / "core" / "src" / "loom"
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
 SCRATCH = TARGET / "mutations"
-PACKAGES = {"rust/core": "kvferry", "rust/sim": "kvferry-sim"}
+PACKAGES = {"rust/core": "kvferry", "rust/host": "kvferry-host", "rust/sim": "kvferry-sim"}
 
 # Seconds for one test, many times what the slowest takes: a mutation may turn a loop endless.
 LIMIT = 600
@@ -52,6 +52,8 @@ class Mutation:
     # "lib", or the name of an integration test.
     target: str
     test: str
+    # The package of the test, where it is not that of the file.
+    package: str = ""
 
     def applied_to(self, source: str) -> str:
         """Returns the faulty source.
@@ -67,7 +69,8 @@ class Mutation:
 
     def cargo(self) -> list[str]:
         """Returns the command that builds the test's program."""
-        package = next(name for path, name in PACKAGES.items() if self.file.startswith(path))
+        own = next(name for path, name in PACKAGES.items() if self.file.startswith(path))
+        package = self.package or own
         target = ["--lib"] if self.target == "lib" else ["--test", self.target]
         command = ["cargo", "test", "--locked", "-p", package, *target]
         return [*command, "--features", "kvferry/testing"]

@@ -27,10 +27,12 @@ __all__ = [
     "NotResidentError",
     "OffloadingManager",
     "Pin",
+    "PinnedRegion",
     "PrepareLoadOutput",
     "PrepareStoreOutput",
     "QuarantinedError",
     "Reader",
+    "RegionError",
     "RequestAccess",
     "StalePinError",
     "StateError",
@@ -43,6 +45,7 @@ __all__ = [
     "WrongByteError",
     "__version__",
     "replay",
+    "slot_bytes",
     "swap_blocks",
 ]
 
@@ -60,6 +63,7 @@ class TransferError(KvferryError): ...
 class TransferCancelledError(TransferError): ...
 class QuarantinedError(TransferError): ...
 class WrongByteError(KvferryError): ...
+class RegionError(KvferryError): ...
 
 @disjoint_base
 class OffloadingManager:
@@ -359,6 +363,8 @@ class JobEngine:
         owner: object,
         max_jobs: int | None = None,
         threads: int | None = None,
+        region: PinnedRegion | None = None,
+        rank: int = 0,
     ) -> Self: ...
     def submit(
         self,
@@ -379,6 +385,52 @@ class JobEngine:
     def shutdown(self) -> None: ...
     def stats(self) -> JobStats: ...
 
+@final
+class PinnedRegion:
+    @staticmethod
+    def open(
+        name: str,
+        *,
+        rank: int,
+        ranks: int,
+        slots: int,
+        slot_bytes: int,
+        fingerprint: Sequence[str] = (),
+        shared: bool = False,
+        directory: str | PathLike[str] | None = None,
+        huge_pages: Literal["off", "transparent"] | int = "transparent",
+        numa_node: int | None = None,
+        touch_threads: int | None = None,
+        keep_name: bool = False,
+        timeout: float = 300.0,
+        progress: Callable[[str, int, int], object] | None = None,
+    ) -> PinnedRegion: ...
+    @staticmethod
+    def private(
+        num_bytes: int,
+        slots: int,
+        *,
+        huge_pages: Literal["off", "transparent"] | int = "transparent",
+        numa_node: int | None = None,
+        touch_threads: int | None = None,
+        progress: Callable[[str, int, int], object] | None = None,
+    ) -> PinnedRegion: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def nonce(self) -> int: ...
+    @property
+    def report(self) -> str: ...
+    def rank_area(self, rank: int) -> tuple[int, int]: ...
+    def set_failed(self, slot: int, failed: bool) -> None: ...
+    def is_failed(self, slot: int) -> bool: ...
+
 def replay(
     trace: str | PathLike[str] | None = None,
     *,
@@ -393,6 +445,7 @@ def replay(
     in_flight: int | None = None,
     fault_rate: float = 0.0,
 ) -> list[Row]: ...
+def slot_bytes(groups: Sequence[Sequence[tuple[int, int]]], blocks_per_chunk: int) -> int: ...
 def swap_blocks(
     src: tuple[int, int],
     dst: tuple[int, int],

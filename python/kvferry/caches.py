@@ -16,7 +16,7 @@ class Device(Protocol):
 
     @property
     def type(self) -> str:
-        """`cpu`, `cuda`, …"""
+        """Such as `cpu` or `cuda`."""
 
 
 class Tensor(Protocol):
@@ -108,7 +108,9 @@ def device_type(kv_caches: KVCaches) -> str:
     """
     types = {entry.tensor.device.type for entry in kv_caches.tensors}
     if len(types) != 1:
-        raise ValueError(f"kv_caches: expected tensors of one device, got {sorted(types) or 'none'}")
+        raise ValueError(
+            f"kv_caches: expected tensors of one device, got {sorted(types) or 'none'}"
+        )
     return types.pop()
 
 

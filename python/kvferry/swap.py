@@ -50,7 +50,9 @@ def swap_blocks(
 def _extent(name: str, tensor: Tensor) -> tuple[int, int]:
     """The address of a contiguous tensor on the CPU, and its bytes."""
     if tensor.device.type != "cpu":
-        raise ValueError(f"{name}: a tensor on {tensor.device.type}: this build copies those on cpu")
+        raise ValueError(
+            f"{name}: a tensor on {tensor.device.type}: this build copies those on cpu"
+        )
     expected = 1
     for length, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if length != 1 and stride != expected:
@@ -62,9 +64,7 @@ def _extent(name: str, tensor: Tensor) -> tuple[int, int]:
 def _mapping(block_mapping: Tensor | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     name = "block_mapping"
     if isinstance(block_mapping, list | tuple | int | float | str) or block_mapping is None:
-        raise TypeError(
-            f"{name}: expected a tensor or array, got {type(block_mapping).__name__}"
-        )
+        raise TypeError(f"{name}: expected a tensor or array, got {type(block_mapping).__name__}")
     mapping = np.asarray(block_mapping)
     if mapping.dtype != np.int64:
         raise TypeError(f"{name}: expected int64, got {mapping.dtype}")

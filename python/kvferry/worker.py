@@ -6,7 +6,8 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from kvferry._core import JobEngine, JobStats, TransferResult
+from kvferry import _core
+from kvferry._core import JobEngine, JobStats, PinnedRegion, TransferResult
 from kvferry.caches import KVCaches, Tensor, address_table, device_type
 
 __all__ = [
@@ -53,9 +54,7 @@ class SingleDirectionOffloadingHandler:
         """Whether these are stores."""
         return self._direction == "store"
 
-    def transfer_async(
-        self, job_id: int, spec: TransferSpec, *, expedited: bool = False
-    ) -> bool:
+    def transfer_async(self, job_id: int, spec: TransferSpec, *, expedited: bool = False) -> bool:
         """Submits a job; it never waits for a copy.
 
         Until the job has ended, nothing else may use its blocks and slots: another job that would
@@ -145,8 +144,10 @@ class CpuGpuOffloadingHandlers:
         compute_stream: ComputeStream | None,
         max_jobs: int = 1024,
         threads: int | None = None,
+        region: PinnedRegion | None = None,
+        rank: int = 0,
     ) -> None:
-        """Allocates the host tier.
+        """Allocates the host tier, unless it is to lie in a region.
 
         Args:
             kv_caches: the tensors; a sequence or mapping of tensors `(num_blocks, …)` is one group
@@ -159,6 +160,9 @@ class CpuGpuOffloadingHandlers:
                 submits once the computation has ended.
             max_jobs: jobs that are in flight or not yet collected.
             threads: threads that copy; by default, chosen by the number of CPUs.
+            region: memory that the workers of the engine share; `slot_bytes` tells how large its
+                slots have to be. Without one, the host tier has memory of its own.
+            rank: in whose area of the region the slots lie.
 
         Raises:
             ValueError: The tensors, or a number, cannot be used; the message says which.
@@ -171,12 +175,14 @@ class CpuGpuOffloadingHandlers:
             raise ValueError(f"kv_caches: tensors on {where}: this build copies those on cpu")
         self._jobs = JobEngine(
             address_table(caches),
-            [[(ref.tensor_idx, ref.page_size_bytes) for ref in g] for g in caches.group_data_refs],
+            _groups(caches),
             blocks_per_chunk,
             num_cpu_blocks,
             owner=[entry.tensor for entry in caches.tensors],
             max_jobs=max_jobs,
             threads=threads,
+            region=region,
+            rank=rank,
         )
         self.gpu_to_cpu_handler = SingleDirectionOffloadingHandler(
             self._jobs, "store", blocks_per_chunk, compute_stream
@@ -185,6 +191,13 @@ class CpuGpuOffloadingHandlers:
             self._jobs, "load", blocks_per_chunk, compute_stream
         )
 
+    @staticmethod
+    def slot_bytes(
+        kv_caches: KVCaches | Mapping[str, Tensor] | Sequence[Tensor], blocks_per_chunk: int
+    ) -> int:
+        """Bytes of host memory that a slot takes: a chunk of the largest group, in whole pages."""
+        return _core.slot_bytes(_groups(KVCaches.of(kv_caches)), blocks_per_chunk)
+
     def stats(self) -> JobStats:
         """Counters of the jobs of both directions."""
         return self._jobs.stats()
@@ -192,3 +205,10 @@ class CpuGpuOffloadingHandlers:
     def shutdown(self) -> None:
         """Ends both directions: nothing more is submitted, what is in flight is waited for."""
         self._jobs.shutdown()
+
+
+def _groups(caches: KVCaches) -> list[list[tuple[int, int]]]:
+    """For each group, the tensors that it uses, with the bytes of their pages."""
+    return [
+        [(it.tensor_idx, it.page_size_bytes) for it in group] for group in caches.group_data_refs
+    ]

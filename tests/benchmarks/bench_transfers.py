@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ import torch
 
 from benchmarks import table
 from benchmarks.rows import Row, in_turn
-from kvferry import CPULoadStoreSpec, CpuGpuOffloadingHandlers, GPULoadStoreSpec
+from kvferry import CpuGpuOffloadingHandlers, CPULoadStoreSpec, GPULoadStoreSpec
 
 clock = time.perf_counter_ns
 MIB = 1 << 20
@@ -51,9 +52,7 @@ class Pools:
         """Submits a job and waits until it is seen finished."""
         device, host = GPULoadStoreSpec(blocks), CPULoadStoreSpec(slots)
         store = direction == "store"
-        handler = (
-            self.handlers.gpu_to_cpu_handler if store else self.handlers.cpu_to_gpu_handler
-        )
+        handler = self.handlers.gpu_to_cpu_handler if store else self.handlers.cpu_to_gpu_handler
         job, self.next_job = self.next_job, self.next_job + 1
         if not handler.transfer_async(job, (device, host) if store else (host, device)):
             raise SystemExit("the job was declined")
@@ -101,7 +100,9 @@ def beside_memcpy(fragment: int, direction: str, total: int, rounds: int) -> Row
     return Row(name, "", "ms", *measured, least_ratio=least)
 
 
-def beside_torch(rounds: int, chunks: int = 1024, layers: int = 32, page: int = 16 << 10) -> list[Row]:
+def beside_torch(
+    rounds: int, chunks: int = 1024, layers: int = 32, page: int = 16 << 10
+) -> list[Row]:
     pools = Pools.make(layers, 2 * chunks, page, 2 * chunks)
     host = [torch.ones(2 * chunks, page, dtype=torch.uint8) for _ in range(layers)]
     rng = np.random.default_rng(1)
@@ -121,7 +122,7 @@ def beside_torch(rounds: int, chunks: int = 1024, layers: int = 32, page: int = 
 
     select_and_copy()
     ours(0)
-    what = f"store of {chunks:,} chunks × {layers} layers × {page >> 10} KiB, beside "
+    what = f"store of {chunks:,} chunks in {layers} layers, {page >> 10} KiB each, beside "
     against = (
         ("index_copy_(index_select)", select_and_copy, 3.0),
         ("index_select(out=)", select_into, 1.2),
@@ -138,11 +139,21 @@ def beside_torch(rounds: int, chunks: int = 1024, layers: int = 32, page: int = 
     ]
 
 
+def write_alone(rounds: int, total: int) -> str:
+    """How fast the machine writes, reading nothing: no copy can be faster."""
+    area = torch.ones(total, dtype=torch.uint8)
+    took = statistics.median(timed_ms(lambda: area.fill_(1)) for _ in range(rounds))
+    return f"* writing {total // MIB} MiB and reading nothing (torch's `fill_`): {took:.1f} ms"
+
+
 def submit(rounds: int, count: int = 8192) -> Row:
     """Pages as small as they come: the copies of a submit are not to disturb the next one."""
     pools = Pools.make(1, count, 64, count)
     rng = np.random.default_rng(2)
-    blocks, slots = GPULoadStoreSpec(rng.permutation(count)), CPULoadStoreSpec(rng.permutation(count))
+    blocks, slots = (
+        GPULoadStoreSpec(rng.permutation(count)),
+        CPULoadStoreSpec(rng.permutation(count)),
+    )
     handler = pools.handlers.gpu_to_cpu_handler
     times = []
     for job in range(rounds):
@@ -185,6 +196,7 @@ def main(given: Sequence[str] | None = None) -> None:
             rows.append(beside_memcpy(fragment, direction, 256 * MIB, rounds))
     print("beside torch", file=sys.stderr, flush=True)
     rows += beside_torch(rounds)
+    head.append(write_alone(rounds, 512 * MIB))
     rows.append(submit(20 * rounds))
     rows += [one_block(1000 * rounds, page) for page in (4 << 10, 32 << 10, 256 << 10)]
     lines = ["", *head, "", *table.table(rows, "baseline"), "", *table.outcome(rows)]

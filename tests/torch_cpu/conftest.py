@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 torch = pytest.importorskip("torch", reason="these tests need torch")
@@ -19,10 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def run_script(tmp_path: Path):
+def run_script(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
     """Runs a program of its own, which must end by itself."""
-    import subprocess
-    import sys
 
     def run(source: str) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "script.py"

@@ -10,7 +10,12 @@ import torch
 from kvferry import CPULoadStoreSpec, GPULoadStoreSpec
 
 if TYPE_CHECKING:
-    from kvferry import CpuGpuOffloadingHandlers, TransferResult
+    from kvferry import (
+        CpuGpuOffloadingHandlers,
+        SingleDirectionOffloadingHandler,
+        TransferResult,
+        TransferSpec,
+    )
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,7 +46,7 @@ class Jobs:
     def load(self, host: CPULoadStoreSpec, device: GPULoadStoreSpec) -> TransferResult:
         return self._run(self.handlers.cpu_to_gpu_handler, (host, device))
 
-    def _run(self, handler, spec) -> TransferResult:
+    def _run(self, handler: SingleDirectionOffloadingHandler, spec: TransferSpec) -> TransferResult:
         job, self.next_id = self.next_id, self.next_id + 1
         assert handler.transfer_async(job, spec)
         assert handler.wait({job})

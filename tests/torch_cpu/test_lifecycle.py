@@ -5,7 +5,12 @@ Each case is a program of its own, so that a crash is a status and a hang a time
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
+
 import pytest
+
+Run = Callable[[str], subprocess.CompletedProcess[str]]
 
 # Two tensors of 64 MiB: their jobs take milliseconds, so that they are still in flight.
 SETUP = """
@@ -80,14 +85,14 @@ for _ in range(20):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_program_ends(ending: str, run_script) -> None:
+def test_a_program_ends(ending: str, run_script: Run) -> None:
     result = run_script(SETUP + ENDINGS[ending])
     assert (result.returncode, result.stderr) == (0, "")
 
 
 FORK = """
 import warnings
-warnings.filterwarnings("ignore", message="This process .* is multi-threaded", category=DeprecationWarning)
+warnings.filterwarnings("ignore", category=DeprecationWarning)  # fork beside threads
 handlers = make()
 {before}
 child = os.fork()
@@ -123,17 +128,17 @@ assert handlers.gpu_to_cpu_handler.wait([1])
     "before",
     [
         "assert handlers.gpu_to_cpu_handler.transfer_async(0, spec)",
-        "assert handlers.gpu_to_cpu_handler.transfer_async(0, spec)\n"
-        "assert handlers.gpu_to_cpu_handler.wait([0])",
+        """assert handlers.gpu_to_cpu_handler.transfer_async(0, spec)
+assert handlers.gpu_to_cpu_handler.wait([0])""",
     ],
     ids=["with a job in flight", "with an idle engine"],
 )
-def test_a_forked_child_is_told_and_ends(before: str, run_script) -> None:
+def test_a_forked_child_is_told_and_ends(before: str, run_script: Run) -> None:
     result = run_script(SETUP + FORK.format(before=before))
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_an_engine_that_was_not_used_before_a_fork_works_in_the_child(run_script) -> None:
+def test_an_engine_that_was_not_used_before_a_fork_works_in_the_child(run_script: Run) -> None:
     result = run_script(
         SETUP
         + """

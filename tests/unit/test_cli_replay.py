@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
-from kvferry import __version__, _core
+from kvferry import WrongByteError, __version__, _core
 from kvferry.cli.app import app
 
 if TYPE_CHECKING:
@@ -97,6 +97,47 @@ def test_without_a_trace_the_built_in_workload_is_replayed_with_the_seed(tmp_pat
     (row,) = json.loads(out.read_text())
     assert (row["trace"], row["seed"]) == ("built-in", 3)
     assert "built-in workload, seed 3" in result.stdout
+
+
+def test_moved_and_verified_bytes_are_in_the_table_and_the_json_file(
+    trace: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "rows.json"
+    result = run(
+        "replay", trace, "--capacity", "50", "--move-bytes", "--chunk-bytes", 4096, "--json", output
+    )
+    assert result.exit_code == 0, result.output
+    assert "bytes verified" in result.stdout
+    for row in json.loads(output.read_text()):
+        assert row["moved"]["bytes_verified"] == 4096 * row["hit_chunks"] > 0
+        assert f"{row['moved']['bytes_verified']:,}" in result.stdout
+
+
+def test_failed_transfers_are_in_the_table(trace: Path, tmp_path: Path) -> None:
+    output = tmp_path / "rows.json"
+    options = ["--capacity", "50", "--policy", "lru", "--move-bytes", "--fault-rate", "0.3"]
+    result = run("replay", trace, *options, "--json", output)
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(output.read_text())
+    failed = row["moved"]["failed_loads"] + row["moved"]["failed_stores"]
+    assert failed > 0
+    assert result.stdout.rstrip().splitlines()[-1].split()[-1] == str(failed)
+
+
+def test_a_wrong_byte_ends_with_status_1(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replay(*_: object, **__: object) -> None:
+        raise WrongByteError("wrong byte: chunk 7")
+
+    monkeypatch.setattr(_core, "replay", replay)
+    result = run("replay", trace, "--move-bytes")
+    assert result.exit_code == 1
+    assert "wrong byte: chunk 7" in result.stderr
+
+
+def test_a_fault_rate_without_bytes_is_noted_as_unused(trace: Path) -> None:
+    result = run("replay", trace, "--capacity", "50", "--fault-rate", "0.5")
+    assert result.exit_code == 0
+    assert "--fault-rate has no effect" in result.stderr
 
 
 def test_a_seed_for_a_trace_file_is_noted_as_unused(trace: Path) -> None:

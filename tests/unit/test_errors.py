@@ -16,6 +16,12 @@ TREE = {
     "NotReadyError": kvferry.StateError,
     "NotPinnedError": kvferry.StateError,
     "StalePinError": kvferry.StateError,
+    "TransferConflictError": kvferry.StateError,
+    "TransferError": kvferry.KvferryError,
+    "TransferCancelledError": kvferry.TransferError,
+    "QuarantinedError": kvferry.TransferError,
+    "RegionError": kvferry.KvferryError,
+    "WrongByteError": kvferry.KvferryError,
 }
 
 

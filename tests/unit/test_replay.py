@@ -30,6 +30,7 @@ FIELDS = {
     "evicted": int,
     "seconds": float,
     "ns_per_chunk": float,
+    "moved": type(None),
 }
 
 
@@ -193,3 +194,64 @@ def test_other_threads_run_while_a_replay_does() -> None:
     with pytest.raises(EnoughError):
         _core.replay(policies=["lru"], capacities=["5%"] * 500, progress=watch)
     thread.join()
+
+
+MOVED_FIELDS = {
+    "chunk_bytes": int,
+    "bytes_stored": int,
+    "bytes_loaded": int,
+    "bytes_verified": int,
+    "failed_stores": int,
+    "failed_loads": int,
+    "declined_stores": int,
+    "gb_per_second": float,
+}
+
+
+def test_a_replay_that_moves_bytes_says_what_it_moved_and_verified() -> None:
+    (row,) = _core.replay(policies=["lru"], capacities=["5%"], chunk_tokens=4096, chunk_bytes=1024)
+    moved = row["moved"]
+    assert moved is not None
+    assert {name: type(value) for name, value in moved.items()} == MOVED_FIELDS
+    assert moved["bytes_verified"] == 1024 * row["hit_chunks"] > 0
+    assert moved["bytes_stored"] == 1024 * row["stored"]
+
+
+def test_with_faults_hits_fall_and_a_seed_decides_which() -> None:
+    def replayed(rate: float) -> tuple[int, int]:
+        (row,) = _core.replay(
+            policies=["arc"],
+            capacities=["5%"],
+            chunk_tokens=4096,
+            chunk_bytes=64,
+            in_flight=1,
+            fault_rate=rate,
+        )
+        assert row["moved"] is not None
+        return row["hit_chunks"], row["moved"]["failed_loads"] + row["moved"]["failed_stores"]
+
+    sound, faulty = replayed(0.0), replayed(0.2)
+    assert sound[1] == 0
+    assert faulty[1] > 0
+    assert faulty[0] < sound[0]
+    assert replayed(0.2) == faulty
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chunk_bytes": 100}, "chunk_bytes: not a positive multiple of 64"),
+        ({"chunk_bytes": 64, "fault_rate": 2.0}, "fault_rate: not within 0 and 1"),
+        ({"chunk_bytes": 64, "device_chunks": 0}, "device_chunks: no chunk fits"),
+    ],
+)
+def test_options_of_moving_out_of_range_are_named(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        _core.replay(policies=["lru"], capacities=["5%"], **options)
+
+
+def test_pools_that_do_not_fit_in_memory_are_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match="bytes"):
+        _core.replay(
+            policies=["lru"], capacities=["5%"], chunk_bytes=1 << 40, device_chunks=1 << 20
+        )

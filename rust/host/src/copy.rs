@@ -29,15 +29,9 @@ pub enum NonTemporal {
 /// lines between them save.
 const NON_TEMPORAL_FROM: usize = 2048;
 
-/// A range below this many bytes is over before the processor has seen its pattern, so the start of
-/// the next one is asked for beforehand.
-const PREFETCH_BELOW: usize = 32 << 10;
-
-/// How much of the next range is asked for, in bytes. More only competes with the copy under way.
-const PREFETCH_BYTES: usize = 256;
-
-/// Copies `bytes` bytes. Source and destination lie apart.
-type CopyFn = unsafe fn(source: *const u8, destination: *mut u8, bytes: usize);
+/// Copies `bytes` bytes. Source and destination lie apart. `next` is what is read after that: it may be
+/// asked for beforehand.
+type CopyFn = unsafe fn(source: *const u8, destination: *mut u8, bytes: usize, next: *const u8);
 
 /// A run of bytes, and where it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +101,7 @@ impl Kernel {
 ///
 /// * `bytes` bytes can be read at `source` and written at `destination`; the two lie apart.
 /// * Nobody else touches the destination, or writes to the source, until this returns.
-unsafe fn memcpy(source: *const u8, destination: *mut u8, bytes: usize) {
+unsafe fn memcpy(source: *const u8, destination: *mut u8, bytes: usize, _next: *const u8) {
     // SAFETY: the caller's promise is the one that this asks for; bytes need no alignment.
     unsafe { ptr::copy_nonoverlapping(source, destination, bytes) };
 }
@@ -152,36 +146,19 @@ impl Copier {
         while let Some(span) = spans.next() {
             let source = ptr::with_exposed_provenance(span.source);
             let destination = ptr::with_exposed_provenance_mut(span.destination);
-            if span.bytes < PREFETCH_BELOW
-                && let Some(next) = spans.peek()
-            {
-                prefetch(ptr::with_exposed_provenance(next.source), next.bytes);
-            }
+            let next = spans.peek().unwrap_or(&span);
+            let next = ptr::with_exposed_provenance(next.source);
             let function = if span.bytes >= self.large_from {
                 large
             } else {
                 memcpy
             };
             // SAFETY: the caller vouches for the span; `with` saw that the processor has `large`.
-            unsafe { function(source, destination, span.bytes) };
+            unsafe { function(source, destination, span.bytes, next) };
         }
         fence();
     }
 }
-
-/// Asks for the first bytes of a source that is copied next.
-#[cfg(target_arch = "x86_64")]
-fn prefetch(source: *const u8, bytes: usize) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-
-    for offset in (0..bytes.min(PREFETCH_BYTES)).step_by(64) {
-        // SAFETY: a prefetch faults for no address.
-        unsafe { _mm_prefetch(source.wrapping_add(offset).cast(), _MM_HINT_T0) };
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn prefetch(_source: *const u8, _bytes: usize) {}
 
 /// Makes non-temporal stores of this thread visible before whatever it stores next.
 #[cfg(target_arch = "x86_64")]

@@ -25,6 +25,8 @@ mod local;
 mod memory;
 mod options;
 mod pool;
+#[cfg(target_os = "linux")]
+mod region;
 mod swap;
 mod sync;
 
@@ -36,3 +38,10 @@ pub use local::{LocalError, LocalShape, LocalTier, PageError};
 pub use memory::{Extent, HostMemory, OwnedBuffer};
 pub use options::{HostOptions, default_threads};
 pub use swap::{SwapError, swap_blocks};
+
+#[cfg(target_os = "linux")]
+pub use region::{
+    Areas, Fingerprint, Foreign, HugePages, MemoryOptions, NoHugePages, NoNode, OnProgress,
+    PinnedRegion, PrivateConfig, Reason, RegionConfig, RegionError, RegionLayout, RegionNote,
+    RegionProgress, RegionReport, RegionStage,
+};

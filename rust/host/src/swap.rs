@@ -6,6 +6,7 @@ use std::thread;
 
 use thiserror::Error;
 
+use crate::backend::INLINE_BYTES;
 use crate::copy::{Copier, NonTemporal, Span};
 use crate::memory::Extent;
 use crate::options::default_threads;
@@ -86,14 +87,18 @@ pub unsafe fn swap_blocks(
             .min(NonZeroUsize::new(spans.len()).unwrap_or(NonZeroUsize::MIN))
             .get()
     };
-    let copier = Copier::new(NonTemporal::Auto, threads == 1);
+    let copier = Copier::new(NonTemporal::Auto, bytes <= INLINE_BYTES);
     let share = spans.len().div_ceil(threads).max(1);
     thread::scope(|scope| {
         let mut shares = spans.chunks(share);
         let own = shares.next().unwrap_or_default();
         for share in shares {
             // SAFETY: as below.
-            scope.spawn(move || unsafe { copier.copy(share.iter().copied()) });
+            let copy = move || unsafe { copier.copy(share.iter().copied()) };
+            // Without a thread to be had, this one does its share.
+            if thread::Builder::new().spawn_scoped(scope, copy).is_err() {
+                copy();
+            }
         }
         // SAFETY: `spans` has checked that each lies within its extent, for which the caller
         // vouches, that no destination is there twice, and that none is a source.

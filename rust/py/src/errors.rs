@@ -53,6 +53,12 @@ create_exception!(
 );
 create_exception!(
     kvferry,
+    RegionError,
+    KvferryError,
+    "The host memory of an engine cannot be had, or not as one region of all its ranks."
+);
+create_exception!(
+    kvferry,
     WrongByteError,
     KvferryError,
     "A replay loaded a byte that is not the one it stored."
@@ -91,6 +97,7 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("NotReadyError", py.get_type::<NotReadyError>())?;
     m.add("NotPinnedError", py.get_type::<NotPinnedError>())?;
     m.add("StalePinError", py.get_type::<StalePinError>())?;
+    m.add("RegionError", py.get_type::<RegionError>())?;
     m.add("WrongByteError", py.get_type::<WrongByteError>())?;
     m.add(
         "TransferConflictError",

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kvferry::transfer::{
@@ -19,6 +19,7 @@ use pyo3::types::PyList;
 use crate::arguments::{boolean, ids, integer, optional_integer};
 use crate::errors::{submit_error, type_error, value_error};
 use crate::job_results::{PyJobStats, PyTransferResult};
+use crate::region::PyPinnedRegion;
 use crate::tensors::{HostTier, Tensors};
 
 /// How long a wait goes on before it looks for signals.
@@ -40,6 +41,8 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 ///     owner: kept alive as long as this object; it keeps the tensors alive.
 ///     max_jobs: jobs that are in flight or have not been collected.
 ///     threads: threads that copy; by default, chosen by the number of CPUs.
+///     region: where the slots lie; by default, in memory of their own.
+///     rank: in whose area of the region.
 ///
 /// Raises:
 ///     ValueError: The tensors, the groups or a number cannot be used; the message says which.
@@ -58,7 +61,7 @@ pub(crate) struct PyJobEngine {
 #[pymethods]
 impl PyJobEngine {
     #[new]
-    #[pyo3(signature = (tensors, groups, blocks_per_chunk, slots, *, owner, max_jobs=None, threads=None))]
+    #[pyo3(signature = (tensors, groups, blocks_per_chunk, slots, *, owner, max_jobs=None, threads=None, region=None, rank=0))]
     #[expect(
         clippy::too_many_arguments,
         reason = "the keyword arguments of a Python function"
@@ -72,7 +75,10 @@ impl PyJobEngine {
         owner: Py<PyAny>,
         max_jobs: Option<&Bound<'_, PyAny>>,
         threads: Option<&Bound<'_, PyAny>>,
+        region: Option<&Bound<'_, PyPinnedRegion>>,
+        rank: usize,
     ) -> PyResult<Self> {
+        let area = region.map(|region| (Arc::clone(&region.get().region), rank));
         let tensors = Tensors::extract(tensors, groups, blocks_per_chunk)?;
         let slots = integer("slots", slots)?;
         let threads = positive("threads", threads)?;
@@ -82,7 +88,7 @@ impl PyJobEngine {
         }
         // A large tier takes long to allocate.
         let jobs = py.detach(move || {
-            let HostTier { backend, layout } = tensors.with_host_tier(slots, threads)?;
+            let HostTier { backend, layout } = tensors.with_host_tier(slots, threads, area)?;
             JobEngine::new(backend, layout, options).map_err(|error| value_error("tensors", error))
         })?;
         Ok(Self {
@@ -102,6 +108,9 @@ impl PyJobEngine {
     /// `compute_stream` is the raw handle of the stream whose earlier work the job waits for, and
     /// ignored for tensors on the CPU.
     #[pyo3(signature = (direction, job_id, *, block_ids, group_sizes, block_indices, slots, compute_stream, expedited=None))]
+    #[pyo3(
+        text_signature = "($self, direction, job_id, *, block_ids, group_sizes, block_indices, slots, compute_stream, expedited=False)"
+    )]
     #[expect(
         clippy::too_many_arguments,
         reason = "the keyword arguments of a Python function"

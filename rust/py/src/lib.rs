@@ -14,6 +14,7 @@ mod manager;
 mod options;
 mod outputs;
 mod reader;
+mod region;
 mod replay;
 mod stats;
 mod support;
@@ -39,6 +40,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<jobs::PyJobEngine>()?;
     m.add_class::<job_results::PyTransferResult>()?;
     m.add_class::<job_results::PyJobStats>()?;
+    m.add_class::<region::PyPinnedRegion>()?;
     tensors::register(m)?;
     errors::register(m)?;
     replay::register(m)?;

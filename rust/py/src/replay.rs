@@ -15,7 +15,7 @@ use kvferry_sim::{
     Capacity, Fault, MoveOptions, Moved, Progress, ReadOptions, ReplayError, Row, Trace,
     TraceError, Workload, read_trace, replay_bytes,
 };
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -185,6 +185,7 @@ impl Reporter {
     fn replay_error(&mut self, error: ReplayError) -> PyErr {
         match error {
             ReplayError::Interrupted => self.interruption(),
+            ReplayError::Pools(_) => PyMemoryError::new_err(error.to_string()),
             ReplayError::WrongByte { .. } => WrongByteError::new_err(error.to_string()),
             ReplayError::Engine(_) | ReplayError::Declined { .. } | ReplayError::Transfer(_) => {
                 PyRuntimeError::new_err(error.to_string())

@@ -1,15 +1,22 @@
 //! What Python says about its tensors, and the host tier beside them.
 
 use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use kvferry::transfer::{DeviceTensor, GroupTensor, HostSlots, KvLayout};
-use kvferry_host::{Extent, HostBackend, HostMemory, HostOptions, OwnedBuffer, SwapError};
+use kvferry_host::{
+    Extent, HostBackend, HostMemory, HostOptions, MemoryOptions, PinnedRegion, PrivateConfig,
+    SwapError,
+};
 use numpy::PyReadonlyArray2;
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 use crate::arguments::integer;
 use crate::errors::{type_error, value_error};
+use crate::region::region_error;
 
 /// Slots begin at a page, which the fastest copies like.
 const SLOT_ALIGNMENT: u64 = 4096;
@@ -63,34 +70,41 @@ impl Tensors {
         })
     }
 
-    /// Allocates so many slots.
+    /// Where slots lie: those of an address of zero tell how large they are.
+    fn host_slots(&self, slots: u64, address: u64) -> PyResult<HostSlots> {
+        let (groups, chunk) = (&self.groups, self.blocks_per_chunk);
+        let made = HostSlots::slot_major(groups, chunk, address, slots, SLOT_ALIGNMENT);
+        made.map_err(|error| value_error("kv_caches", error))
+    }
+
+    /// Puts the host tier into an area of a region, or into memory of its own.
     pub(crate) fn with_host_tier(
         self,
         slots: u64,
         threads: Option<NonZeroUsize>,
+        area: Option<(Arc<PinnedRegion>, usize)>,
     ) -> PyResult<HostTier> {
-        let invalid = |error| value_error("kv_caches", error);
-        // Where the slots lie does not matter to how large they are.
-        let place = |address| {
-            let (groups, chunk) = (&self.groups, self.blocks_per_chunk);
-            HostSlots::slot_major(groups, chunk, address, slots, SLOT_ALIGNMENT).map_err(invalid)
+        let bytes = self.host_slots(slots, 0)?.bytes;
+        let (region, rank) = match area {
+            Some(area) => area,
+            None => (Arc::new(private(bytes, slots)?), 0),
         };
-        let bytes = place(0)?.bytes;
-        let buffer = usize::try_from(bytes)
-            .map_err(std::io::Error::other)
-            .and_then(OwnedBuffer::zeroed);
-        let buffer = buffer.map_err(|error| {
-            PyMemoryError::new_err(format!(
-                "slots: no memory for {slots} in {bytes} bytes: {error}"
-            ))
-        })?;
-        let host = place(buffer.address())?;
+        let area = region
+            .rank_area(rank)
+            .ok_or_else(|| value_error("rank", format!("{rank} is out of range")))?;
+        if area.bytes < bytes {
+            let what = format!(
+                "its areas have {} bytes, {slots} slots take {bytes}",
+                area.bytes
+            );
+            return Err(value_error("region", what));
+        }
+        let host = self.host_slots(slots, area.address)?;
         let layout = KvLayout::new(self.tensors, self.groups, self.blocks_per_chunk, host);
-        let layout = layout.map_err(invalid)?;
+        let layout = layout.map_err(|error| value_error("kv_caches", error))?;
         let device = layout.extents().0.into_iter();
         let device = device.map(|(address, bytes)| Extent { address, bytes });
-        let extents = device.chain([buffer.extent()]).collect();
-        let memory = promised(extents, buffer);
+        let memory = promised(device.chain([area]).collect(), region);
         let options = HostOptions {
             threads,
             ..HostOptions::default()
@@ -101,9 +115,18 @@ impl Tensors {
     }
 }
 
+fn private(bytes: u64, slots: u64) -> PyResult<PinnedRegion> {
+    let config = PrivateConfig {
+        bytes,
+        slots,
+        memory: MemoryOptions::default(),
+    };
+    PinnedRegion::private(&config, &mut |_| ControlFlow::Continue(())).map_err(region_error)
+}
+
 /// Python is taken at its word here, and in `swapped`.
 #[expect(unsafe_code, reason = "addresses of tensors come from Python")]
-fn promised(extents: Vec<Extent>, owner: OwnedBuffer) -> HostMemory {
+fn promised(extents: Vec<Extent>, owner: Arc<PinnedRegion>) -> HostMemory {
     // SAFETY: the tensors are the caller's word, as the documentation of `JobEngine` says: the
     // package takes addresses and sizes from tensors, and hands them over with an owner that keeps
     // these alive for as long as the job engine, which is dropped first and then waits for its
@@ -114,7 +137,16 @@ fn promised(extents: Vec<Extent>, owner: OwnedBuffer) -> HostMemory {
 }
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
-    m.add_function(wrap_pyfunction!(swap_blocks, m)?)
+    m.add_function(wrap_pyfunction!(swap_blocks, m)?)?;
+    m.add_function(wrap_pyfunction!(slot_bytes, m)?)
+}
+
+/// Bytes that a slot of the host tier takes for these groups, as `JobEngine` lays them out.
+#[pyfunction]
+fn slot_bytes(groups: &Bound<'_, PyAny>, blocks_per_chunk: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let no_tensors = PyList::empty(groups.py());
+    let tensors = Tensors::extract(&no_tensors, groups, blocks_per_chunk)?;
+    Ok(tensors.host_slots(1, 0)?.bytes)
 }
 
 /// Copies blocks of one run of memory to blocks of another: `(address, bytes)` of each, and

@@ -1,9 +1,9 @@
 //! Copies past the cache, for x86-64: one body for three widths of vectors.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_setzero_si128, _mm_stream_si128,
-    _mm256_loadu_si256, _mm256_setzero_si256, _mm256_stream_si256, _mm512_loadu_si512,
-    _mm512_setzero_si512, _mm512_stream_si512,
+    __m128i, __m256i, __m512i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_setzero_si128,
+    _mm_stream_si128, _mm256_loadu_si256, _mm256_setzero_si256, _mm256_stream_si256,
+    _mm512_loadu_si512, _mm512_setzero_si512, _mm512_stream_si512,
 };
 use std::ptr;
 
@@ -12,6 +12,13 @@ const LINE: usize = 64;
 
 /// Vectors on the way at once: enough loads in flight, and whole lines with each width.
 const UNROLL: usize = 4;
+
+/// How far ahead of a copy its source is asked for, in bytes: across the end of a page, where the
+/// processor's own prefetch stops, and at the end of a range from the next one.
+const AHEAD: usize = 2048;
+
+/// A range of so many bytes lasts long enough for the processor's prefetch to do better.
+const AHEAD_BELOW: usize = 48 << 10;
 
 macro_rules! non_temporal {
     ($name:ident, $feature:literal, $vector:ty, $zero:ident, $load:ident, $stream:ident) => {
@@ -24,8 +31,15 @@ macro_rules! non_temporal {
         /// * `bytes` bytes can be read at `source` and written at `destination`; the two lie apart.
         /// * Nobody else touches the destination, or writes to the source, until this returns and
         ///   a store fence follows.
+        ///
+        /// `next` is what is read after this, and may be any address.
         #[target_feature(enable = $feature)]
-        pub(super) unsafe fn $name(source: *const u8, destination: *mut u8, bytes: usize) {
+        pub(super) unsafe fn $name(
+            source: *const u8,
+            destination: *mut u8,
+            bytes: usize,
+            next: *const u8,
+        ) {
             const WIDTH: usize = size_of::<$vector>();
             const STEP: usize = UNROLL * WIDTH;
             const { assert!(STEP.is_multiple_of(LINE) && LINE.is_multiple_of(WIDTH)) };
@@ -35,6 +49,17 @@ macro_rules! non_temporal {
             unsafe { ptr::copy_nonoverlapping(source, destination, head) };
             let mut done = head;
             while bytes - done >= STEP {
+                if bytes < AHEAD_BELOW {
+                    let ahead = done + AHEAD;
+                    let ahead = if ahead < bytes {
+                        source.wrapping_add(ahead)
+                    } else {
+                        next.wrapping_add(ahead - bytes)
+                    };
+                    for line in (0..STEP).step_by(LINE) {
+                        _mm_prefetch(ahead.wrapping_add(line).cast(), _MM_HINT_T0);
+                    }
+                }
                 let mut vectors = [$zero(); UNROLL];
                 for (i, vector) in vectors.iter_mut().enumerate() {
                     let from = source.wrapping_add(done + i * WIDTH).cast();

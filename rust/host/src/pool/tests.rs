@@ -126,11 +126,14 @@ fn a_dropped_pool_ends_every_job_and_says_so() {
 #[test]
 fn a_dropped_pool_has_ended_its_threads() {
     let areas = Areas::new(1, 64 * PIECE);
-    let pool = Pool::new(NonZeroUsize::new(8).unwrap(), Vec::new());
-    let shared = Arc::clone(&pool.shared);
-    pool.start().unwrap();
-    pool.push(areas.job(0, false));
-    drop(pool);
-    // Each thread has its share of it for as long as it runs.
-    assert_eq!(Arc::strong_count(&shared), 1);
+    // Often, because a thread that nobody waits for may be quick for once.
+    for _ in 0..30 {
+        let pool = Pool::new(NonZeroUsize::new(8).unwrap(), Vec::new());
+        let shared = Arc::clone(&pool.shared);
+        pool.start().unwrap();
+        pool.push(areas.job(0, false));
+        drop(pool);
+        // Each thread has its share of it for as long as it runs.
+        assert_eq!(Arc::strong_count(&shared), 1);
+    }
 }

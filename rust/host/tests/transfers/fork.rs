@@ -1,6 +1,7 @@
 //! What is left of a backend in the child of a fork.
 
 use std::num::NonZeroUsize;
+use std::panic::{self, AssertUnwindSafe};
 
 use crate::areas::{Areas, Shape, end, enqueue};
 use kvferry::transfer::{Direction, EnqueueError, Lane, Progress, TransferBackend, Waker};
@@ -36,15 +37,15 @@ fn a_child_is_refused_at_once_and_its_drop_does_not_hang() {
         .chunks(16)
         .map(|pairs| enqueue(&backend, areas.plan(Direction::Store, pairs)))
         .collect();
-    // SAFETY: the child calls what only allocates, which the C library allows it, and then leaves
+    // SAFETY: the child allocates, which the C library lets it do, waits for nobody, and leaves
     // without unwinding into this frame.
     match unsafe { libc::fork() } {
         0 => {
             // SAFETY: takes a number of seconds. A child that hangs dies of it.
             unsafe { libc::alarm(30) };
-            let status = child(&areas, backend);
+            let status = panic::catch_unwind(AssertUnwindSafe(|| child(&areas, backend)));
             // SAFETY: ends the child, without the exit handlers of the test program.
-            unsafe { libc::_exit(status) };
+            unsafe { libc::_exit(status.unwrap_or(4)) };
         }
         pid => {
             assert!(pid > 0, "no fork");
