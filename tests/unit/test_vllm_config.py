@@ -100,9 +100,9 @@ def test_a_chunk_that_is_no_multiple_says_which_are(tokens: int, nearest: str) -
         Settings.read({"block_size": tokens}).chunk_blocks(16)
 
 
-def test_a_rank_is_padded_to_whole_cache_lines() -> None:
-    tier = Settings.read({"size": "1MiB"}).host_tier(1000, 2, LIMIT)
-    assert (tier.bytes_per_rank, tier.bytes_per_chunk, tier.chunks) == (1024, 2048, 512)
+def test_a_rank_is_padded_to_whole_pages() -> None:
+    tier = Settings.read({"size": "1MiB"}).host_tier(4000, 2, LIMIT)
+    assert (tier.bytes_per_rank, tier.bytes_per_chunk, tier.chunks) == (4096, 8192, 128)
     assert tier.bytes == 1 << 20
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MODELS = Path(__file__).parent / "models.py"
 BLOCK = 16
-PAGE = BLOCK * 8
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +65,7 @@ def start(
 
         made: list[Device] = []
 
-        def make(kv_caches: Any, per_chunk: int, host_tier: Any, _settings: Any) -> Transfers:
+        def make(kv_caches: Any, per_chunk: int, host_tier: Any, *_rest: Any) -> Transfers:
             kv = kv_caches.tensors[0].tensor.numpy().view(np.int64)
             host = np.full((host_tier.chunks, per_chunk, BLOCK), -1, np.int64)
             device = Device(kv, host, seed=seed)
@@ -82,10 +81,10 @@ def start(
         config.cache_config.num_gpu_blocks = blocks
         config.scheduler_config.max_num_seqs = seqs
         config.kv_transfer_config.kv_connector = connector
-        size = chunks * PAGE * settings.get("blocks_per_chunk", 1)
         config.kv_transfer_config.kv_connector_extra_config = {
             "spec_name": "kvferry",
-            "size": size,
+            # A chunk takes a page of host memory, whatever is in it.
+            "size": chunks * 4096,
             **settings,
         }
         engine = ScriptedEngine(config, groups)

@@ -18,8 +18,8 @@ from kvferry.integrations.vllm.memory import MemoryLimit, memory_limit
 
 __all__ = ["ConfigError", "HostTier", "Settings", "human_bytes"]
 
-SLOT_ALIGNMENT = 64
-"""Bytes that a rank's part of a chunk is rounded up to: a cache line."""
+SLOT_ALIGNMENT = 4096
+"""Bytes that a rank's part of a chunk is rounded up to: a page."""
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {f"{unit}iB": 1 << 10 * (power + 1) for power, unit in enumerate("KMGT")}

@@ -6,8 +6,10 @@ Nothing here imports vLLM.
 from typing import Any
 
 from kvferry.integrations.vllm.config import ConfigError
+from kvferry.integrations.vllm.host import Member
+from kvferry.integrations.vllm.support import installed_release
 
-__all__ = ["bytes_per_block", "check_parallelism"]
+__all__ = ["bytes_per_block", "check_parallelism", "member_of"]
 
 
 def bytes_per_block(kv_cache_config: Any) -> int:
@@ -42,3 +44,14 @@ def check_parallelism(parallel_config: Any) -> None:
     for name, size in context.items():
         if size not in (None, 1):
             raise ConfigError(f"kvferry serves no context parallelism: {name} is {size}")
+
+
+def member_of(vllm_config: Any) -> Member:
+    """Which rank of which engine this process is."""
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    return Member(
+        engine=vllm_config.kv_transfer_config.engine_id,
+        rank=parallel.rank,
+        ranks=parallel.world_size,
+        fingerprint=(str(model.model), str(model.dtype), installed_release() or ""),
+    )

@@ -10,7 +10,7 @@ from vllm.v1.kv_offload.spec import OffloadingSpec
 from vllm.v1.kv_offload.worker.worker import OffloadingHandler
 
 from kvferry.integrations.vllm.config import ConfigError, Settings
-from kvferry.integrations.vllm.geometry import bytes_per_block, check_parallelism
+from kvferry.integrations.vllm.geometry import bytes_per_block, check_parallelism, member_of
 from kvferry.integrations.vllm.handler_side import HandlerSide
 from kvferry.integrations.vllm.host import make_transfers
 from kvferry.integrations.vllm.log import logger
@@ -98,8 +98,13 @@ class KvferrySpec(OffloadingSpec):
         """A worker's side, for each direction."""
         if self._handler is None:
             caches = canonical(kv_caches, attn_backends, self._block_tokens)
-            self._handler = KvferryHandler(
-                make_transfers(caches, self.block_size_factor, self.host_tier, self.settings)
+            transfers = make_transfers(
+                caches,
+                self.block_size_factor,
+                self.host_tier,
+                self.settings,
+                member_of(self.vllm_config),
             )
+            self._handler = KvferryHandler(transfers)
         yield GPULoadStoreSpec, CPULoadStoreSpec, self._handler
         yield CPULoadStoreSpec, GPULoadStoreSpec, self._handler

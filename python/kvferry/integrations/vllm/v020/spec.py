@@ -6,7 +6,7 @@ from typing import Any
 from vllm.v1.kv_offload.worker.worker import OffloadingHandler, TransferResult
 
 from kvferry.integrations.vllm.config import Settings
-from kvferry.integrations.vllm.geometry import bytes_per_block, check_parallelism
+from kvferry.integrations.vllm.geometry import bytes_per_block, check_parallelism, member_of
 from kvferry.integrations.vllm.handler_side import HandlerSide
 from kvferry.integrations.vllm.host import make_transfers
 from kvferry.integrations.vllm.log import logger
@@ -95,8 +95,13 @@ class KvferrySpec(interface.OffloadingSpec):
     def get_handlers(self, kv_caches: Any) -> Iterator[tuple[type, type, OffloadingHandler]]:
         """A worker's side, for each direction."""
         if self._handler is None:
-            self._handler = KvferryHandler(
-                make_transfers(kv_caches, self.block_size_factor, self.host_tier, self.settings)
+            transfers = make_transfers(
+                kv_caches,
+                self.block_size_factor,
+                self.host_tier,
+                self.settings,
+                member_of(self.vllm_config),
             )
+            self._handler = KvferryHandler(transfers)
         yield interface.GPULoadStoreSpec, HostSlots, self._handler
         yield HostSlots, interface.GPULoadStoreSpec, self._handler

@@ -15,10 +15,11 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.config import OffloadingConfig
 
 from kvferry.integrations.vllm.config import ConfigError, Settings
-from kvferry.integrations.vllm.host import make_transfers
+from kvferry.integrations.vllm.host import Member, make_transfers
 from kvferry.integrations.vllm.log import logger
 from kvferry.integrations.vllm.metrics import METRICS, Metric
 from kvferry.integrations.vllm.report import start_line
+from kvferry.integrations.vllm.support import installed_release
 from kvferry.integrations.vllm.tier import Tier
 from kvferry.integrations.vllm.v026.manager import BY_REQUEST, KvferryManager
 from kvferry.integrations.vllm.v026.worker import KvferryWorker
@@ -46,8 +47,11 @@ class KvferrySpec(OffloadingSpec):
         self.settings = Settings.read(config.extra_config)
         self.offload_prompt_only = self.settings.offload_prompt_only
         _check_parallelism(config)
+        # Ranks with equal bytes keep them once: that they share a region is proven when they meet.
+        self.replicated_layout = bool(getattr(config, "replicated_layout", False))
         self.host_tier = self.settings.host_tier(
-            config.worker_kv_bytes_per_block * self.blocks_per_chunk, config.parallel.world_size
+            config.worker_kv_bytes_per_block * self.blocks_per_chunk,
+            1 if self.replicated_layout else config.parallel.world_size,
         )
         self._manager: KvferryManager | None = None
         self._worker: KvferryWorker | None = None
@@ -68,8 +72,20 @@ class KvferrySpec(OffloadingSpec):
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """A worker's side."""
         if self._worker is None:
+            member = Member(
+                engine=self.config.engine_id,
+                rank=self.config.parallel.rank,
+                ranks=self.config.parallel.world_size,
+                shared=self.replicated_layout,
+                fingerprint=(
+                    self.config.model.name,
+                    self.config.model.dtype,
+                    str(getattr(self.config, "kv_cache_layout", None)),
+                    installed_release() or "",
+                ),
+            )
             transfers = make_transfers(
-                kv_caches, self.blocks_per_chunk, self.host_tier, self.settings
+                kv_caches, self.blocks_per_chunk, self.host_tier, self.settings, member
             )
             self._worker = KvferryWorker(transfers)
         return self._worker
@@ -77,11 +93,11 @@ class KvferrySpec(OffloadingSpec):
 
 def _check_parallelism(config: OffloadingConfig) -> None:
     parallel = config.parallel
-    if parallel.world_size != parallel.tp_size:
+    if parallel.world_size != parallel.tp_size or parallel.dcp_size != 1:
         raise ConfigError(
             f"kvferry serves tensor parallelism alone: of {parallel.world_size} ranks only "
             f"{parallel.tp_size} are tensor parallel (pipeline {parallel.pp_size}, prefill context "
-            f"{parallel.pcp_size})"
+            f"{parallel.pcp_size}, decode context {parallel.dcp_size})"
         )
 
 
