@@ -184,6 +184,8 @@ class Run:
         if wanted.get("connector"):
             self.checked = instrument(wanted.get("harm"), wanted.get("every"))
             transfer = {"kv_load_failure_policy": "recompute"}
+            if "engine_id" in wanted:
+                transfer["engine_id"] = wanted["engine_id"]
             options["kv_transfer_config"] = KVTransferConfig(
                 kv_connector=wanted["connector"],
                 kv_role="kv_both",

@@ -227,18 +227,43 @@ def test_two_engines_on_one_machine(models: Callable[[str], Path], without: Engi
         assert_loaded(result)
 
 
+# Each worker stores and loads its half, in a process of its own: nothing is hashed there.
+PARALLEL: dict[str, Any] = {
+    "engine": {"tensor_parallel_size": 2},
+    "environment": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+}
+
+
 @only_in_full
-def test_two_tensor_parallel_workers(engine: Engine, without: Engine) -> None:
-    # Each worker stores and loads its half, in a process of its own: nothing is hashed there.
-    parallel = {
-        "engine": {"tensor_parallel_size": 2},
-        "environment": {"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
-    }
-    result = engine("llama", connector=CONNECTOR, **parallel)
-    expected = without("llama", **parallel)
+def test_two_tensor_parallel_workers_beside_what_a_killed_start_left(
+    engine: Engine, without: Engine
+) -> None:
+    name = f"engine-test-{os.getpid()}"
+    # The region's name goes once all ranks have it: only a start that was killed leaves a file.
+    left = Path("/dev/shm") / f"kvferry-{name}"  # noqa: S108 - where regions are
+    left.write_bytes(bytes(8192))
+    try:
+        result = engine("llama", connector=CONNECTOR, engine_id=name, **PARALLEL)
+        assert not left.exists()
+    finally:
+        left.unlink(missing_ok=True)
+    expected = without("llama", **PARALLEL)
     for found in result["rounds"]:
         assert_same(found, expected)
     assert result["rounds"][1]["cached"] == [PROMPT // 32 * 32] * 4
+    assert result["held"] == 0
+
+
+@only_in_full
+def test_two_workers_with_equal_bytes_keep_them_once(engine: Engine, without: Engine) -> None:
+    settings = {"size": "300MiB"}
+    result = engine("mla", connector=CONNECTOR, settings=settings, **PARALLEL)
+    alone = engine("mla", connector=CONNECTOR, settings=settings, steps=["round"])
+    assert result["stats"]["capacity"] == alone["stats"]["capacity"]
+    first = [steps[0] for steps in without("mla", **PARALLEL)["logprobs"]]
+    for found in result["rounds"]:
+        assert [steps[0] for steps in found["logprobs"]] == pytest.approx(first, abs=0.05)
+    assert result["rounds"][1]["cached"] == [PROMPT // 16 * 16] * 4
     assert result["held"] == 0
 
 
