@@ -100,8 +100,12 @@ torch: $(VLLM_VENV)/.kvferry ## tests of transfers between torch's tensors on th
 	$(VLLM_VENV)/bin/python -m pytest tests/torch_cpu
 
 .PHONY: vllm
-vllm: $(VLLM_VENV)/.kvferry ## differential tests against vLLM's own managers
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm
+vllm: $(VLLM_VENV)/.kvferry ## differential tests against vLLM's own managers, the plug-in under its scheduler
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm --ignore tests/vllm/test_engine.py
+
+.PHONY: engine
+engine: $(VLLM_VENV)/.kvferry ## the plug-in in real vLLM engines on the CPU, byte for byte; not part of `make test`
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm/test_engine.py -o timeout=0
 
 .PHONY: stress
 stress: $(VLLM_VENV)/.kvferry ## the long tests: threads, 10 million operations, a million jobs, the mutation check
