@@ -244,6 +244,13 @@ class KvferryConnector(OffloadingConnector):
                 "kv_load_failure_policy=recompute recomputes it"
             )
 
+        if not _FAILED_REQUESTS and len(kv_cache_config.kv_cache_groups) > 1:
+            logger.warning(
+                "kvferry: this vLLM recovers from failed loads with one KV-cache group alone, and "
+                "the model has %d: a failed load stops the engine",
+                len(kv_cache_config.kv_cache_groups),
+            )
+
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """The requests whose transfers have ended, and which of them have not got their KV."""
         results = super().get_transfer_results(finished_req_ids)
