@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvferry::transfer::{JobId, Place, SubmitError};
 
-use crate::backend::{Notify, Script};
+use crate::script::{Notify, Script};
 use crate::world::{Copies, End, LOAD, STORE, World, end, ids, in_time};
 
 const HELD: Script = Script {

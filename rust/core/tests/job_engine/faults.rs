@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kvferry::transfer::{Direction, JobError, JobId, JobResult, Priority, SubmitError};
 
-use crate::backend::{Call, Notify, Script, Start};
+use crate::script::{Call, Notify, Script, Start};
 use crate::world::{
     BLOCKS, Copies, EXPEDITED, End, LOAD, STORE, Way, World, end, ids, options, within_time,
 };

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use kvferry::transfer::{Direction, JobId, Place, Priority, SubmitError};
 
-use crate::backend::{Call, Notify, Script, Start};
 use crate::common::Numbers;
 use crate::model::{Job, Model, Stage};
+use crate::script::{Call, Notify, Script, Start};
 use crate::world::{
     BLOCKS, Copies, EXPEDITED, End, GROUPS, LOAD, STORE, World, end, layout, options, within_time,
 };

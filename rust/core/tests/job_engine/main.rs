@@ -14,6 +14,7 @@ mod history;
 mod model;
 mod order;
 mod refusals;
+mod script;
 mod shutdown;
 mod threads;
 mod waiting;

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use kvferry::transfer::{Direction, JobStats, Place, SubmitError};
 
-use crate::backend::{Call, Script, Start};
+use crate::script::{Call, Script, Start};
 use crate::world::{Copies, End, Way};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use kvferry::transfer::{Direction, JobId, Lane};
 
-use crate::backend::{Notify, Script, Start};
+use crate::script::{Notify, Script, Start};
 use crate::world::{
     BLOCKS, Copies, EXPEDITED, End, LOAD, PAGE, STORE, World, end, ids, in_time, options,
 };

@@ -2,7 +2,7 @@
 
 use kvferry::transfer::{Direction, JobId, Place, PlanError, Priority, SubmitError};
 
-use crate::backend::{Call, Notify, Script, Start};
+use crate::script::{Call, Notify, Script, Start};
 use crate::world::{
     BLOCKS, Copies, EXPEDITED, End, LOAD, STORE, Way, World, end, ids, in_time, options,
 };

@@ -6,7 +6,8 @@ use std::thread;
 
 use kvferry::transfer::{JobEngine, JobId, JobOptions, Priority, SubmitError};
 
-use crate::backend::{Call, Control, FaultBackend, Notify, Script, Start};
+use crate::backend::{Control, FaultBackend};
+use crate::script::{Call, Notify, Script, Start};
 use crate::world::{BLOCKS, Copies, LOAD, STORE, World, in_time, layout, options};
 
 #[test]

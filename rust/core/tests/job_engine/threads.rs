@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use kvferry::transfer::{JobId, SubmitError};
 
-use crate::backend::{Call, Notify, Script, Start};
 use crate::common::Numbers;
+use crate::script::{Call, Notify, Script, Start};
 use crate::world::{Copies, EXPEDITED, End, LOAD, STORE, World, end, in_time, options};
 
 const PLACES: u32 = 256;

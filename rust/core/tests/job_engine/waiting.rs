@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kvferry::transfer::JobId;
 
-use crate::backend::{Notify, Script, Start};
+use crate::script::{Notify, Script, Start};
 use crate::world::{BLOCKS, Copies, LOAD, STORE, World, in_time, options};
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(5));

@@ -11,7 +11,8 @@ use kvferry::transfer::{
     JobResult, KvLayout, Priority, SubmitError, Transfer,
 };
 
-use crate::backend::{Call, Control, FaultBackend, Notify, Release, Script};
+use crate::backend::{Control, FaultBackend, Release};
+use crate::script::{Call, Notify, Script};
 
 /// Bytes of a page: each block is one.
 pub(crate) const PAGE: u64 = 512;
