@@ -142,6 +142,7 @@ impl<const BLOCKING: bool> History<BLOCKING> {
                 copies,
                 script,
                 stage: Stage::Waits,
+                stood_aside: false,
                 collected: false,
             };
             let what = match answer {
@@ -209,19 +210,13 @@ impl<const BLOCKING: bool> History<BLOCKING> {
         self.model.advance();
         let ended = std::mem::take(&mut self.model.ended);
         assert_eq!(results.len(), ended.len(), "{results:?} for {ended:?}");
-        let in_turn = |job: &Job| {
-            let late = job.stage == Stage::Ended(End::Quarantined)
-                || job.script.start == Start::Started
-                || job.script.poll != Call::Works;
-            job.stage == Stage::Ended(End::Success) || !late
-        };
         for way in [STORE, LOAD, EXPEDITED] {
             let mut of_lane = |ids: Vec<u64>| -> Vec<u64> {
                 let mut ids = ids;
                 ids.retain(|&id| {
                     let job = self.model.job(id);
                     let cancelled = job.stage == Stage::Ended(End::Cancelled);
-                    job.way == way && !cancelled && in_turn(job)
+                    job.way == way && !cancelled && !job.stood_aside
                 });
                 ids
             };

@@ -14,7 +14,7 @@ use crate::world::{Copies, End, Way};
 pub(crate) enum Stage {
     Waits,
     Runs,
-    /// Not started; it ends in its turn.
+    /// Not started, or not well; it ends in its turn, or stands aside from then on.
     Over,
     Quarantined,
     Ended(End),
@@ -27,6 +27,8 @@ pub(crate) struct Job {
     pub(crate) copies: Copies,
     pub(crate) script: Script,
     pub(crate) stage: Stage,
+    /// Whether its end may come out of its turn.
+    pub(crate) stood_aside: bool,
     pub(crate) collected: bool,
 }
 
@@ -131,33 +133,49 @@ impl Model {
                 if before(&[Stage::Waits]) > 0 || running >= self.in_flight_per_lane {
                     return false;
                 }
-                match script.start {
-                    Start::Works => self.jobs[at].stage = Stage::Runs,
-                    Start::NotStarted => self.jobs[at].stage = Stage::Over,
-                    Start::Started => self.jobs[at].stage = Stage::Quarantined,
-                    Start::Panics => self.end(at, End::Quarantined),
-                }
+                self.jobs[at].stage = match script.start {
+                    Start::Works => Stage::Runs,
+                    _ => Stage::Over,
+                };
                 true
             }
             Stage::Over if first => {
-                self.end(at, End::Failed);
+                match script.start {
+                    Start::Started => self.stand_aside(at),
+                    Start::Panics => self.end(at, End::Quarantined),
+                    _ => self.end(at, End::Failed),
+                }
                 true
             }
             Stage::Runs if first && script.polls == Some(0) => {
                 match script.poll {
                     Call::Works => self.end(at, End::Success),
-                    _ => self.jobs[at].stage = Stage::Quarantined,
+                    _ => self.stand_aside(at),
                 }
                 true
             }
             Stage::Quarantined if script.quiesces == Some(0) => {
-                match script.quiesce {
-                    Call::Works => self.end(at, End::Failed),
-                    _ => self.end(at, End::Quarantined),
-                }
+                self.end_quiet(at);
                 true
             }
             _ => false,
+        }
+    }
+
+    /// A job that failed leaves its turn, if there is anything to wait for.
+    fn stand_aside(&mut self, at: usize) {
+        if self.jobs[at].script.quiesces == Some(0) {
+            self.end_quiet(at);
+        } else {
+            self.jobs[at].stage = Stage::Quarantined;
+            self.jobs[at].stood_aside = true;
+        }
+    }
+
+    fn end_quiet(&mut self, at: usize) {
+        match self.jobs[at].script.quiesce {
+            Call::Works => self.end(at, End::Failed),
+            _ => self.end(at, End::Quarantined),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use kvferry::transfer::{Direction, JobId, Lane};
 
-use crate::script::{Notify, Script, Start};
+use crate::script::{Call, Notify, Script, Start};
 use crate::world::{
     BLOCKS, Copies, EXPEDITED, End, LOAD, PAGE, STORE, World, end, ids, in_time, options,
 };
@@ -47,17 +47,42 @@ fn an_expedited_load_overtakes_loads_and_stores() {
 }
 
 #[test]
-fn a_job_that_was_not_started_ends_in_its_turn() {
-    let world = World::<false>::new(Notify::Wakes);
-    let not_started = Script {
-        start: Start::NotStarted,
-        ..Script::SMOOTH
-    };
-    world.take(0, LOAD, &Copies::at(0), Script::MANUAL);
-    world.take(1, LOAD, &Copies::at(1), not_started);
-    assert!(finished(&world).is_empty());
-    world.control.finish(0);
-    assert_eq!(finished(&world), [0, 1]);
+fn a_job_whose_start_fails_ends_in_its_turn() {
+    for start in [Start::NotStarted, Start::Started, Start::Panics] {
+        let world = World::<false>::new(Notify::Wakes);
+        let faulty = Script {
+            start,
+            ..Script::SMOOTH
+        };
+        world.take(0, LOAD, &Copies::at(0), Script::MANUAL);
+        world.take(1, LOAD, &Copies::at(1), faulty);
+        world.take(2, LOAD, &Copies::at(2), Script::SMOOTH);
+        assert!(finished(&world).is_empty(), "{start:?}");
+        world.control.finish(0);
+        assert_eq!(finished(&world), [0, 1, 2], "{start:?}");
+    }
+}
+
+#[test]
+fn a_job_that_fails_with_its_copies_over_ends_in_its_turn() {
+    for (poll, quiesce) in [
+        (Call::Fails, Call::Works),
+        (Call::Panics, Call::Works),
+        (Call::Fails, Call::Fails),
+    ] {
+        let world = World::<false>::new(Notify::Wakes);
+        let faulty = Script {
+            poll,
+            quiesce,
+            ..Script::SMOOTH
+        };
+        world.take(0, LOAD, &Copies::at(0), Script::MANUAL);
+        world.take(1, LOAD, &Copies::at(1), faulty);
+        world.take(2, LOAD, &Copies::at(2), Script::SMOOTH);
+        assert!(finished(&world).is_empty(), "{poll:?}");
+        world.control.finish(0);
+        assert_eq!(finished(&world), [0, 1, 2], "{poll:?}");
+    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub(super) struct Job {
     owner: Option<Owner>,
 }
 
-/// A job that was started.
+/// A job whose turn in its lane has not come, since it was started.
 struct Running<R> {
     job: Job,
     stage: Stage<R>,
@@ -61,6 +61,10 @@ enum Stage<R> {
     Runs(R),
     /// It was not started after all.
     Over(BackendError),
+    /// Some of it may run.
+    Failed(BackendError, R),
+    /// Some of it may run, and nobody can tell.
+    Lost(BackendError),
 }
 
 /// A job that failed, and may still use its memory.
@@ -229,33 +233,27 @@ impl<B: TransferBackend> State<B> {
 
     /// What came of starting a job that `next_to_start` gave.
     pub(super) fn started(&mut self, lane: Lane, job: Job, started: Started<B::Running>) {
+        let stage = match started {
+            Started::Running(running) => Stage::Runs(running),
+            Started::Not(error) => Stage::Over(error),
+            Started::Failed(error, running) => Stage::Failed(error, running),
+            Started::Lost(error) => Stage::Lost(error),
+        };
         let state = self.lane(lane);
         state.starting = None;
-        match started {
-            Started::Running(running) => state.running.push_back(Running {
-                job,
-                stage: Stage::Runs(running),
-            }),
-            Started::Not(error) => state.running.push_back(Running {
-                job,
-                stage: Stage::Over(error),
-            }),
-            Started::Failed(error, running) => self.quarantine.push(Quarantined {
-                job,
-                error,
-                running,
-            }),
-            Started::Lost(error) => self.poison(job, error),
-        }
+        state.running.push_back(Running { job, stage });
     }
 
     /// Looks for jobs that have ended.
     pub(super) fn reap(&mut self, backend: &B) {
+        for failed in std::mem::take(&mut self.quarantine) {
+            self.quiesce(backend, failed);
+        }
         for lane in [Lane::Expedited, Lane::Load, Lane::Store] {
             while let Some(first) = self.lane(lane).running.front_mut() {
                 let progress = match &mut first.stage {
                     Stage::Runs(running) => drive::poll(backend, running),
-                    Stage::Over(_) => Progress::Done,
+                    Stage::Over(_) | Stage::Failed(..) | Stage::Lost(_) => Progress::Done,
                 };
                 if let Progress::Pending = progress {
                     break;
@@ -264,12 +262,15 @@ impl<B: TransferBackend> State<B> {
                 let Running { job, stage } = first.expect("there is a first one");
                 match (stage, progress) {
                     (Stage::Over(error), _) => self.end(job, Err(JobError::Backend(error))),
-                    (Stage::Runs(running), Progress::Failed(error)) => {
-                        self.quarantine.push(Quarantined {
+                    (Stage::Lost(error), _) => self.poison(job, error),
+                    (Stage::Failed(error, running), _)
+                    | (Stage::Runs(running), Progress::Failed(error)) => {
+                        let failed = Quarantined {
                             job,
                             error,
                             running,
-                        });
+                        };
+                        self.quiesce(backend, failed);
                     }
                     (Stage::Runs(running), _) => {
                         let copied = Transferred::new(job.bytes, job.submitted.elapsed());
@@ -279,32 +280,20 @@ impl<B: TransferBackend> State<B> {
                 }
             }
         }
-        self.look_at_quarantine(backend);
     }
 
-    fn look_at_quarantine(&mut self, backend: &B) {
-        let mut at = 0;
-        while let Some(it) = self.quarantine.get_mut(at) {
-            let progress = drive::quiesce(backend, &mut it.running);
-            if let Progress::Pending = progress {
-                at += 1;
-                continue;
+    /// Ends a job that failed, or has it stand aside while it may still use its memory.
+    fn quiesce(&mut self, backend: &B, mut failed: Quarantined<B::Running>) {
+        match drive::quiesce(backend, &mut failed.running) {
+            Progress::Pending => self.quarantine.push(failed),
+            Progress::Done => {
+                self.end(failed.job, Err(JobError::Backend(failed.error)));
+                drive::discard(failed.running);
             }
-            let Quarantined {
-                job,
-                error,
-                running,
-            } = self.quarantine.remove(at);
-            match progress {
-                Progress::Failed(_) => {
-                    // What the backend knows of it may be in use as well.
-                    let _leaked = ManuallyDrop::new(running);
-                    self.poison(job, error);
-                }
-                _ => {
-                    self.end(job, Err(JobError::Backend(error)));
-                    drive::discard(running);
-                }
+            Progress::Failed(_) => {
+                // What the backend knows of it may be in use as well.
+                let _leaked = ManuallyDrop::new(failed.running);
+                self.poison(failed.job, failed.error);
             }
         }
     }
