@@ -11,8 +11,10 @@ use kvferry::transfer::{
     CopyRange, DeviceTensor, Direction, GroupTensor, HostSlots, KvLayout, LayoutError, PlanError,
     Transfer,
 };
+use planning::small::{anything, sorted};
 use planning::{garbage, pools};
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 const CASES: u32 = 3000;
 
@@ -100,6 +102,56 @@ proptest! {
     }
 }
 
+/// Layouts and transfers of all kinds, most of them not sound: what is accepted keeps the promises,
+/// a transfer is refused if and only if the model finds that fault, and what is planned are the
+/// longest runs that the model finds.
+#[test]
+fn what_is_accepted_is_sound_and_what_is_refused_is_not() {
+    let config = ProptestConfig {
+        cases: 4 * CASES,
+        source_file: Some(file!()),
+        ..ProptestConfig::default()
+    };
+    // In the order: drawn, layouts accepted, transfers accepted with ranges, without.
+    let met = std::cell::Cell::new([0_u32; 4]);
+    let count = |what: usize| {
+        let mut counts = met.get();
+        counts[what] += 1;
+        met.set(counts);
+    };
+    let run = TestRunner::new(config).run(&anything(), |drawn| {
+        count(0);
+        let Ok(layout) = drawn.layout() else {
+            return Ok(());
+        };
+        count(1);
+        drawn.check_promises(&layout);
+        let faults = drawn.faults();
+        match layout.plan(&drawn.transfer()) {
+            Ok(plan) => {
+                prop_assert_eq!(faults, []);
+                let expected = drawn.ranges();
+                prop_assert_eq!(sorted(plan.ranges().to_vec()), &*expected);
+                let bytes: u64 = expected.iter().map(|range| range.bytes).sum();
+                prop_assert_eq!(plan.bytes(), bytes);
+                count(if expected.is_empty() { 3 } else { 2 });
+            }
+            Err(error) => prop_assert!(faults.contains(&error), "{error:?}, not {faults:?}"),
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|failure| panic!("{failure}"));
+    // The draw meets all outcomes, so none of the above is idle.
+    let [drawn, layouts, planned, empty] = met.get();
+    let refused = layouts - planned - empty;
+    assert!(drawn > layouts && layouts > drawn / 4, "{:?}", met.get());
+    assert!(
+        planned > layouts / 4 && refused > layouts / 20,
+        "{:?}",
+        met.get()
+    );
+}
+
 /// Two tensors of four blocks of 64 bytes, one group that uses both, two blocks a chunk, three slots.
 fn small() -> (Vec<DeviceTensor>, Vec<Vec<GroupTensor>>, HostSlots) {
     let tensors = [0x1_0000, 0x2_0000].map(|address| DeviceTensor {
@@ -156,6 +208,58 @@ fn blocks_of_a_chunk_that_lie_together_are_one_range_for_each_tensor() {
         });
     assert_eq!(plan.ranges(), [first, second]);
     assert_eq!(plan.bytes(), 256);
+}
+
+#[test]
+fn parts_of_a_slot_are_listed_together() {
+    let plan = layout()
+        .plan(&transfer(LOAD, &[3, 2, 1, 0], &[4], &[1, 2]))
+        .expect("sound");
+    let hosts = plan.ranges().iter().map(|range| range.host);
+    assert!(hosts.is_sorted(), "{:?}", plan.ranges());
+}
+
+#[test]
+fn groups_that_another_one_joins_are_one_class() {
+    let (mut tensors, groups, _) = small();
+    tensors.push(DeviceTensor {
+        address: 0x3_0000,
+        ..tensors[0]
+    });
+    let uses = [0, 1, 2].map(|tensor| GroupTensor {
+        tensor,
+        ..groups[0][0]
+    });
+    // The last one joins the first to the second, and so to the third.
+    let groups = [&[0][..], &[1, 2], &[2], &[0, 1]];
+    let groups = groups.map(|group| group.iter().map(|&tensor| uses[tensor]).collect());
+    let host = HostSlots::slot_major(&groups, 2, 0x10_0000, 3, 64).expect("small numbers");
+    let layout = KvLayout::new(tensors, groups.to_vec(), 2, host).expect("lies apart");
+    assert_eq!(
+        [0, 1, 2, 3].map(|group| layout.block_class(group)),
+        [Some(0); 4]
+    );
+    assert_eq!(layout.block_classes(), [4]);
+}
+
+#[test]
+fn slots_of_one_tensor_merge_where_those_of_another_have_gaps() {
+    let (tensors, groups, _) = small();
+    let mut host = HostSlots::tensor_major(&groups, 2, 0x10_0000, 3, 64).expect("small numbers");
+    host.parts[0][0].slot_stride = 192;
+    host.parts[0][1].offset = 576;
+    host.bytes = 960;
+    let layout = KvLayout::new(tensors, groups, 2, host).expect("lies apart");
+    let plan = layout
+        .plan(&transfer(LOAD, &[0, 1, 2, 3], &[4], &[1, 2]))
+        .expect("sound");
+    let mut ranges = plan
+        .ranges()
+        .iter()
+        .map(|range| (range.device, range.bytes))
+        .collect::<Vec<_>>();
+    ranges.sort_unstable();
+    assert_eq!(ranges, [(0x1_0000, 128), (0x1_0080, 128), (0x2_0000, 256)]);
 }
 
 #[test]

@@ -3,13 +3,17 @@
 //! A plan is made of ranges that have been checked against their layout. Neighbours on both sides
 //! are one range, as long as they belong to one tensor and one piece of registered memory.
 //!
+//! Order: groups as given. Within one, first the tensors whose slots lie one after the other,
+//! tensor by tensor, so that a run of chunks becomes one range; then the others chunk by chunk,
+//! since their chunks never merge and the parts of a slot usually lie together.
+//!
 //! Cost: O(blocks + ranges), and one pass over the ids before the first range is made.
 
 use std::iter;
 
 use thiserror::Error;
 
-use super::layout::{Group, KvLayout, LayoutId, Order, Part};
+use super::layout::{Group, KvLayout, LayoutId, Part};
 
 /// From where to where a job copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -355,34 +359,28 @@ impl Builder {
     fn group(&mut self, group: &Group, ids: &[i64], slots: &[i64], run: Run, chunk: u64) {
         let pages: u64 = group.parts.iter().map(|part| part.page_bytes).sum();
         self.bytes += pages * ids.len() as u64;
-        match group.order {
-            Order::Tensors if chunk == 1 => {
-                for part in &group.parts {
-                    let mut open = None;
-                    for (&block, &slot) in ids.iter().zip(slots) {
-                        let range = part.page(block, slot, 0);
-                        self.extend(&mut open, range);
-                    }
-                    self.close(open);
+        let (gapless, others) = group.parts.split_at(group.gapless);
+        for part in gapless {
+            let mut open = None;
+            if chunk == 1 {
+                for (&block, &slot) in ids.iter().zip(slots) {
+                    self.extend(&mut open, part.page(block, slot, 0));
                 }
-            }
-            Order::Tensors => {
-                for part in &group.parts {
-                    let mut open = None;
-                    for ((blocks, skipped), &slot) in run.chunks(ids, chunk).zip(slots) {
-                        self.chunk(&mut open, part, blocks, slot, skipped);
-                    }
-                    self.close(open);
-                }
-            }
-            Order::Chunks => {
+            } else {
                 for ((blocks, skipped), &slot) in run.chunks(ids, chunk).zip(slots) {
-                    for part in &group.parts {
-                        let mut open = None;
-                        self.chunk(&mut open, part, blocks, slot, skipped);
-                        self.close(open);
-                    }
+                    self.chunk(&mut open, part, blocks, slot, skipped);
                 }
+            }
+            self.close(open);
+        }
+        if others.is_empty() {
+            return;
+        }
+        for ((blocks, skipped), &slot) in run.chunks(ids, chunk).zip(slots) {
+            for part in others {
+                let mut open = None;
+                self.chunk(&mut open, part, blocks, slot, skipped);
+                self.close(open);
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Layouts and transfers drawn at random, and where each of their bytes goes.
 
+pub(crate) mod small;
+
 use kvferry::transfer::{
     DeviceTensor, Direction, GroupTensor, HostSlots, KvLayout, LayoutError, Transfer,
 };

@@ -67,22 +67,15 @@ pub(super) struct Inner {
 /// One group, ready for planning.
 #[derive(Debug)]
 pub(super) struct Group {
+    /// Those first whose slots lie one after the other without gaps.
     pub(super) parts: Vec<Part>,
+    /// How many those are. Runs of their pages may go on from slot to slot, those of others cannot.
+    pub(super) gapless: usize,
     /// Ids below this one are blocks of every tensor that the group uses.
     pub(super) blocks: u64,
     pub(super) class: usize,
     /// Number of the class's block 0, where the blocks of all classes are numbered through.
     pub(super) first_unit: u64,
-    pub(super) order: Order,
-}
-
-/// In which order the pages of a group are listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Tensor by tensor: slots of one tensor lie one after the other, so neighbours merge.
-    Tensors,
-    /// Chunk by chunk: the parts of a slot lie together, so the host's memory is gone through once.
-    Chunks,
 }
 
 /// One tensor of a group, with its place in the slots.
@@ -115,35 +108,27 @@ impl KvLayout {
         let (class, class_blocks) = check::classes(&tensors, &groups);
         let chunk = u64::from(blocks_per_chunk);
         let ready = groups.iter().zip(&host.parts).zip(class);
-        let ready = ready.map(|((group, places), class)| Group {
-            parts: group
-                .iter()
-                .zip(places)
-                .map(|(it, place)| Part {
-                    device: tensors[it.tensor].address,
-                    block_stride: tensors[it.tensor].block_stride,
-                    host: host.address + place.offset,
-                    slot_stride: place.slot_stride,
-                    page_bytes: it.page_bytes,
-                })
-                .collect(),
-            blocks: group
-                .iter()
-                .map(|it| tensors[it.tensor].blocks)
-                .min()
-                .unwrap_or(0),
-            class,
-            // Classes lie apart in memory, so their blocks can be numbered through.
-            first_unit: class_blocks[..class].iter().sum(),
-            order: if group
-                .iter()
-                .zip(places)
-                .all(|(it, place)| place.slot_stride == it.page_bytes * chunk)
-            {
-                Order::Tensors
-            } else {
-                Order::Chunks
-            },
+        let ready = ready.map(|((group, places), class)| {
+            let parts = group.iter().zip(places).map(|(it, place)| Part {
+                device: tensors[it.tensor].address,
+                block_stride: tensors[it.tensor].block_stride,
+                host: host.address + place.offset,
+                slot_stride: place.slot_stride,
+                page_bytes: it.page_bytes,
+            });
+            let is_gapless = |part: &Part| part.slot_stride == part.page_bytes * chunk;
+            let (mut parts, others): (Vec<_>, Vec<_>) = parts.partition(is_gapless);
+            let gapless = parts.len();
+            parts.extend(others);
+            let blocks = group.iter().map(|it| tensors[it.tensor].blocks);
+            Group {
+                parts,
+                gapless,
+                blocks: blocks.min().unwrap_or(0),
+                class,
+                // Classes lie apart in memory, so their blocks can be numbered through.
+                first_unit: class_blocks[..class].iter().sum(),
+            }
         });
         // Relaxed: a number and nothing else.
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
