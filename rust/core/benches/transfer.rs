@@ -3,7 +3,10 @@
 
 use std::hint::black_box;
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::measurement::WallTime;
+use criterion::{
+    BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
+};
 use kvferry::transfer::{
     BackendError, DeviceTensor, Direction, EnqueueError, GroupTensor, HostSlots, JobEngine, JobId,
     JobOptions, KvLayout, Lane, Plan, Priority, Progress, Transfer, TransferBackend, Waker,
@@ -40,8 +43,8 @@ impl TransferBackend for NoCopies {
     }
 }
 
-/// Tensors of equal shape and one group that uses them, with as many slots as chunks.
-fn layout(tensors: u64, blocks: u64, blocks_per_chunk: u32) -> KvLayout {
+/// Tensors of equal shape and groups that use all of them, with as many slots as chunks.
+fn layout(tensors: u64, blocks: u64, blocks_per_chunk: u32, groups: usize) -> KvLayout {
     const PAGE: u64 = 16 << 10;
     let device = (0..tensors).map(|tensor| DeviceTensor {
         address: (1 << 44) + tensor * blocks * PAGE,
@@ -49,14 +52,11 @@ fn layout(tensors: u64, blocks: u64, blocks_per_chunk: u32) -> KvLayout {
         page_bytes: PAGE,
         blocks,
     });
-    let groups = vec![
-        (0..usize::try_from(tensors).expect("a small number"))
-            .map(|tensor| GroupTensor {
-                tensor,
-                page_bytes: PAGE,
-            })
-            .collect(),
-    ];
+    let group = (0..usize::try_from(tensors).expect("a small number")).map(|tensor| GroupTensor {
+        tensor,
+        page_bytes: PAGE,
+    });
+    let groups = vec![group.collect(); groups];
     let slots = blocks / u64::from(blocks_per_chunk);
     let host = HostSlots::slot_major(&groups, blocks_per_chunk, 1 << 32, slots, 4096);
     let host = host.expect("small numbers");
@@ -71,35 +71,64 @@ fn scattered(count: i64) -> Vec<i64> {
 fn plan(c: &mut Criterion) {
     let mut group = c.benchmark_group("plan, per range");
     let cases = [
-        ("8,192 blocks, one tensor, scattered", 1, 8192, 1),
-        ("1,024 chunks, 32 tensors, scattered", 32, 1024, 1),
-        ("2,048 chunks of 4 blocks, 4 tensors, scattered", 4, 8192, 4),
+        ("8,192 blocks, one tensor, scattered", 1, 8192, 1, 1),
+        ("1,024 chunks, 32 tensors, scattered", 32, 1024, 1, 1),
+        (
+            "2,048 chunks of 4 blocks, 4 tensors, scattered",
+            4,
+            8192,
+            4,
+            1,
+        ),
+        (
+            "2,048 chunks of 4 blocks, 4 tensors, 2 groups",
+            4,
+            8192,
+            4,
+            2,
+        ),
     ];
-    for (name, tensors, blocks, k) in cases {
-        let layout = layout(tensors, blocks, k);
+    for (name, tensors, blocks, k, groups) in cases {
+        let layout = layout(tensors, blocks, k, groups);
         let (block_ids, slots) = (
             scattered(blocks.cast_signed()),
             scattered(blocks.cast_signed() / i64::from(k)),
         );
-        for direction in [Direction::Store, Direction::Load] {
-            let transfer = Transfer {
-                direction,
-                block_ids: &block_ids,
-                group_sizes: &[block_ids.len()],
-                block_indices: &[0],
-                slots: &slots,
-            };
-            let ranges = layout.plan(&transfer).expect("sound").ranges().len();
-            group.throughput(Throughput::Elements(ranges as u64));
-            let id = BenchmarkId::new(name, format!("{direction:?}"));
-            group.bench_function(id, |b| b.iter(|| layout.plan(black_box(&transfer))));
-        }
+        measure(&mut group, name, &layout, (&block_ids, &slots));
     }
+    // One range: what is left is the cost of a block.
+    let (layout, ids) = (layout(1, 8192, 1, 1), (0..8192).collect::<Vec<_>>());
+    let name = "8,192 blocks, one tensor, together (per block)";
+    measure(&mut group, name, &layout, (&ids, &ids));
     group.finish();
 }
 
+/// Plans a transfer of so many blocks and slots, shared out equally among the groups.
+fn measure(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    name: &str,
+    layout: &KvLayout,
+    (block_ids, slots): (&[i64], &[i64]),
+) {
+    let groups = layout.groups();
+    for direction in [Direction::Store, Direction::Load] {
+        let transfer = Transfer {
+            direction,
+            block_ids,
+            group_sizes: &vec![block_ids.len() / groups; groups],
+            block_indices: &vec![0; groups],
+            slots,
+        };
+        let ranges = layout.plan(&transfer).expect("sound").ranges().len();
+        let units = if ranges == 1 { block_ids.len() } else { ranges };
+        group.throughput(Throughput::Elements(units as u64));
+        let id = BenchmarkId::new(name, format!("{direction:?}"));
+        group.bench_function(id, |b| b.iter(|| layout.plan(black_box(&transfer))));
+    }
+}
+
 fn jobs(c: &mut Criterion) {
-    let layout = layout(1, 8192, 1);
+    let layout = layout(1, 8192, 1, 1);
     let engine = JobEngine::new(NoCopies, layout.clone(), JobOptions::default());
     let engine = engine.expect("attaches");
     let mut group = c.benchmark_group("submit and collect");
