@@ -93,19 +93,16 @@ class EngineProcess:
 
     def answer(self) -> dict[str, Any]:
         """What the engine did."""
-        assert self._process is not None
         try:
-            for line in _pipe(self._process.stdout):
-                if line.startswith("result: "):
-                    answer: dict[str, Any] = json.loads(line.removeprefix("result: "))
-                    if "error" not in answer:
-                        return answer
-                    raise AssertionError(f"the engine failed:\n{answer['error']}\n{self._tail()}")
-            raise AssertionError(f"the engine's process ended:\n{self._tail()}")
+            answer = self._line()
         except BaseException:
-            # Also when a test ran out of time: the answer would be taken for the next one's.
+            # A test ran out of time, say: the answer would be taken for the next one's.
             self.end()
             raise
+        if "error" in answer:
+            self.end()
+            raise AssertionError(f"the engine failed:\n{answer['error']}\n{self._tail()}")
+        return answer
 
     def end(self) -> None:
         """End the process, whatever it does."""
@@ -113,6 +110,14 @@ class EngineProcess:
             self._process.kill()
             self._process.communicate()
             self._process = None
+
+    def _line(self) -> dict[str, Any]:
+        assert self._process is not None
+        for line in _pipe(self._process.stdout):
+            if line.startswith("result: "):
+                answer: dict[str, Any] = json.loads(line.removeprefix("result: "))
+                return answer
+        return {"error": "its process ended"}
 
     def _model(self, name: str) -> Path:
         destination = self._models / name

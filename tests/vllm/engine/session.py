@@ -198,6 +198,7 @@ class Session:
         def make(caches: Any, per_chunk: int, *arguments: Any) -> Recorder:
             transfers = host.make_transfers(caches, per_chunk, *arguments)
             self.recorders.append(Recorder(transfers, caches, per_chunk, faults))
+            self.recorders[-1].deaf = self.wanted.get("deaf", False)
             return self.recorders[-1]
 
         spec.make_transfers = make
