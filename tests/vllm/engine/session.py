@@ -93,6 +93,11 @@ class Session:
         self.recorders[0].harm_next_load(kind)
         return {}
 
+    def meet(self, fifo: str, mode: str) -> dict[str, Any]:
+        """Wait for another process at a pipe: one opens it to read, one to write."""
+        with Path(fifo).open(mode):
+            return {}
+
     def abort(self, **wanted: Any) -> dict[str, Any]:
         """Abort a running and a queued request while others go on."""
         names = self._add(prompts(**wanted), sampling(**wanted))
