@@ -88,7 +88,7 @@ def test_a_load_of_chunks_that_are_gone_is_no_assertion() -> None:
     tier.on_new_request(request)
     assert isinstance(tier.prepare_load(keys(0, 3), request), UnavailableSlots)
     tier.complete_load(set(keys(0, 3)), request)
-    assert gauges(tier)["kvferry:loads_failed"] == 1
+    assert gauges(tier)["vllm:kvferry_loads_failed"] == 1
     assert tier.tier.manager.stats().pinned == 0
 
 
@@ -100,7 +100,7 @@ def test_completions_of_nothing_are_counted() -> None:
     tier.complete_load(set(keys(0, 2)), request)
     tier.on_request_finished(request)
     tier.on_request_finished(request)
-    assert gauges(tier)["kvferry:completions_late"] == 6
+    assert gauges(tier)["vllm:kvferry_completions_late"] == 6
 
 
 def test_a_store_past_its_deadline_is_a_miss_and_keeps_its_slots_until_it_ends() -> None:
@@ -113,7 +113,7 @@ def test_a_store_past_its_deadline_is_a_miss_and_keeps_its_slots_until_it_ends()
     now = 2_500_000
     end_step(tier)
     assert names(tier, keys(0, 3)) == ["MISS"] * 3
-    assert gauges(tier)["kvferry:pending_expired"] == 3
+    assert gauges(tier)["vllm:kvferry_pending_expired"] == 3
     # Only one slot is left, as the transfer may still write to the others.
     assert tier.prepare_store(keys(10, 2), second) is None
     again = tier.prepare_store(keys(0, 1), second)
@@ -124,8 +124,20 @@ def test_a_store_past_its_deadline_is_a_miss_and_keeps_its_slots_until_it_ends()
     tier.complete_store(set(again.keys_to_store), second)
     assert names(tier, keys(0, 3)) == ["HIT", "MISS", "MISS"]
     stats = gauges(tier)
-    assert stats["kvferry:host_chunks_free"] == 3
-    assert stats["kvferry:host_chunks_held_when_idle"] == 0
+    assert stats["vllm:kvferry_host_chunks_free"] == 3
+    assert stats["vllm:kvferry_host_chunks_held_when_idle"] == 0
+
+
+def test_metrics_go_when_vllm_clears_its_own_for_the_next_engine() -> None:
+    from prometheus_client import REGISTRY, Counter
+    from vllm.v1.metrics.prometheus import unregister_vllm_metrics
+
+    from kvferry.integrations.vllm.metrics import METRICS
+
+    for name, metric in METRICS.items():
+        Counter(name, metric.text, registry=REGISTRY)
+    unregister_vllm_metrics()
+    assert not [name for name in METRICS if name in REGISTRY._names_to_collectors]
 
 
 def test_a_failed_store_leaves_nothing_behind() -> None:
@@ -136,8 +148,8 @@ def test_a_failed_store_leaves_nothing_behind() -> None:
     tier.complete_store(stored, request)
     assert names(tier, keys(0, 4)) == ["MISS"] * 4
     stats = gauges(tier)
-    assert stats["kvferry:stores_failed"] == 1
-    assert stats["kvferry:host_chunks_free"] == 8
+    assert stats["vllm:kvferry_stores_failed"] == 1
+    assert stats["vllm:kvferry_host_chunks_free"] == 8
 
 
 def test_chunks_of_a_failed_load_are_not_found_again() -> None:
@@ -154,8 +166,11 @@ def test_chunks_of_a_failed_load_are_not_found_again() -> None:
     tier.complete_load(set(keys(0, 4)), other)
     assert names(tier, keys(0, 4)) == ["MISS", "MISS", "HIT", "HIT"]
     stats = gauges(tier)
-    assert (stats["kvferry:host_chunks_pinned"], stats["kvferry:host_chunks_draining"]) == (0, 0)
-    assert stats["kvferry:host_chunks_free"] == 6
+    assert (
+        stats["vllm:kvferry_host_chunks_pinned"],
+        stats["vllm:kvferry_host_chunks_draining"],
+    ) == (0, 0)
+    assert stats["vllm:kvferry_host_chunks_free"] == 6
 
 
 def test_a_reset_with_transfers_in_flight_leaves_nothing_held() -> None:
@@ -167,8 +182,8 @@ def test_a_reset_with_transfers_in_flight_leaves_nothing_held() -> None:
     tier.prepare_store(keys(4, 2), request)
     tier.reset_cache()
     stats = gauges(tier)
-    assert stats["kvferry:host_chunks_free"] == 8
-    assert stats["kvferry:host_chunks_held_when_idle"] == 0
+    assert stats["vllm:kvferry_host_chunks_free"] == 8
+    assert stats["vllm:kvferry_host_chunks_held_when_idle"] == 0
     # The same request stores the same keys again, and the ticket of the old store is not used.
     again = set(tier.prepare_store(keys(4, 2), request).keys_to_store)
     tier.complete_store(again, request)

@@ -1,7 +1,8 @@
 """What the host tier reports to vLLM's metrics, in words that every generation can translate.
 
 The figures that vLLM's own host tier has keep their names, so that dashboards go on working. All
-others begin with `kvferry:`.
+others begin with `vllm:kvferry_`: where an engine follows another in one process, vLLM clears what
+begins with `vllm:` from the registry, and anything else would be there twice, which is an error.
 
 Nothing here imports vLLM.
 """
@@ -52,28 +53,30 @@ METRICS = {
     _SKIPPED: Metric(
         "counter", "Chunks not stored because they were not offered often enough yet."
     ),
-    "kvferry:host_chunks": Metric("gauge", "Chunks that the host tier has room for."),
-    "kvferry:host_chunks_resident": Metric("gauge", "Chunks in the host tier."),
-    "kvferry:host_chunks_free": Metric("gauge", "Chunks that fit without an eviction."),
-    "kvferry:host_chunks_pending": Metric("gauge", "Chunks being stored."),
-    "kvferry:host_chunks_pinned": Metric("gauge", "Chunks being loaded."),
-    "kvferry:host_chunks_draining": Metric(
+    "vllm:kvferry_host_chunks": Metric("gauge", "Chunks that the host tier has room for."),
+    "vllm:kvferry_host_chunks_resident": Metric("gauge", "Chunks in the host tier."),
+    "vllm:kvferry_host_chunks_free": Metric("gauge", "Chunks that fit without an eviction."),
+    "vllm:kvferry_host_chunks_pending": Metric("gauge", "Chunks being stored."),
+    "vllm:kvferry_host_chunks_pinned": Metric("gauge", "Chunks being loaded."),
+    "vllm:kvferry_host_chunks_draining": Metric(
         "gauge", "Places of given up chunks whose transfer has not ended."
     ),
-    "kvferry:host_chunks_held_when_idle": Metric(
+    "vllm:kvferry_host_chunks_held_when_idle": Metric(
         "gauge", "Chunks held although no transfer is in flight. Not 0 is a fault: report it."
     ),
-    "kvferry:longest_pending_seconds": Metric("gauge", "Age of the oldest store in flight."),
-    "kvferry:hits": Metric("counter", "Chunks reused, once per request."),
-    "kvferry:misses": Metric("counter", "Chunks missing when offered, once per request."),
-    "kvferry:stored": Metric("counter", "Chunks stored."),
-    "kvferry:evicted": Metric("counter", "Chunks that left to make room."),
-    "kvferry:stores_declined": Metric("counter", "Stores that found no room."),
-    "kvferry:stores_failed": Metric("counter", "Stores that failed."),
-    "kvferry:loads_failed": Metric("counter", "Loads that failed; their chunks were dropped."),
-    "kvferry:pending_expired": Metric("counter", "Chunks whose store missed its deadline."),
-    "kvferry:completions_late": Metric("counter", "Completions of what was given up or is gone."),
-    "kvferry:events_lost": Metric("counter", "KV events that did not fit between two steps."),
+    "vllm:kvferry_longest_pending_seconds": Metric("gauge", "Age of the oldest store in flight."),
+    "vllm:kvferry_hits": Metric("counter", "Chunks reused, once per request."),
+    "vllm:kvferry_misses": Metric("counter", "Chunks missing when offered, once per request."),
+    "vllm:kvferry_stored": Metric("counter", "Chunks stored."),
+    "vllm:kvferry_evicted": Metric("counter", "Chunks that left to make room."),
+    "vllm:kvferry_stores_declined": Metric("counter", "Stores that found no room."),
+    "vllm:kvferry_stores_failed": Metric("counter", "Stores that failed."),
+    "vllm:kvferry_loads_failed": Metric("counter", "Loads that failed; their chunks were dropped."),
+    "vllm:kvferry_pending_expired": Metric("counter", "Chunks whose store missed its deadline."),
+    "vllm:kvferry_completions_late": Metric(
+        "counter", "Completions of what was given up or is gone."
+    ),
+    "vllm:kvferry_events_lost": Metric("counter", "KV events that did not fit between two steps."),
 }
 
 
@@ -92,15 +95,15 @@ class Readings:
         yield "vllm:kv_offload_cpu_cache_usage_perc", "gauge", held / capacity
         yield "vllm:kv_offload_cpu_cache_write_usage_perc", "gauge", stats.pending / capacity
         yield "vllm:kv_offload_cpu_cache_read_usage_perc", "gauge", stats.pinned / capacity
-        yield "kvferry:host_chunks", "gauge", capacity
-        yield "kvferry:host_chunks_resident", "gauge", stats.resident
-        yield "kvferry:host_chunks_free", "gauge", stats.free
-        yield "kvferry:host_chunks_pending", "gauge", stats.pending
-        yield "kvferry:host_chunks_pinned", "gauge", stats.pinned
-        yield "kvferry:host_chunks_draining", "gauge", stats.draining
+        yield "vllm:kvferry_host_chunks", "gauge", capacity
+        yield "vllm:kvferry_host_chunks_resident", "gauge", stats.resident
+        yield "vllm:kvferry_host_chunks_free", "gauge", stats.free
+        yield "vllm:kvferry_host_chunks_pending", "gauge", stats.pending
+        yield "vllm:kvferry_host_chunks_pinned", "gauge", stats.pinned
+        yield "vllm:kvferry_host_chunks_draining", "gauge", stats.draining
         idle = self._tier.held_when_idle(stats)
-        yield "kvferry:host_chunks_held_when_idle", "gauge", idle
-        yield "kvferry:longest_pending_seconds", "gauge", stats.longest_pending_us / 1e6
+        yield "vllm:kvferry_host_chunks_held_when_idle", "gauge", idle
+        yield "vllm:kvferry_longest_pending_seconds", "gauge", stats.longest_pending_us / 1e6
         for name, total in _totals(stats, self._tier.counts).items():
             since = total - self._before.get(name, 0)
             self._before[name] = total
@@ -111,14 +114,14 @@ class Readings:
 def _totals(stats: Stats, counts: Counts) -> dict[str, float]:
     return {
         _SKIPPED: stats.declined_threshold,
-        "kvferry:hits": stats.hits,
-        "kvferry:misses": stats.misses,
-        "kvferry:stored": stats.stored,
-        "kvferry:evicted": stats.evicted,
-        "kvferry:stores_declined": stats.declined_full + stats.declined_index,
-        "kvferry:stores_failed": counts.failed_stores,
-        "kvferry:loads_failed": counts.failed_loads + counts.unavailable_loads,
-        "kvferry:pending_expired": counts.expired,
-        "kvferry:completions_late": stats.late + counts.unmatched,
-        "kvferry:events_lost": stats.events_lost,
+        "vllm:kvferry_hits": stats.hits,
+        "vllm:kvferry_misses": stats.misses,
+        "vllm:kvferry_stored": stats.stored,
+        "vllm:kvferry_evicted": stats.evicted,
+        "vllm:kvferry_stores_declined": stats.declined_full + stats.declined_index,
+        "vllm:kvferry_stores_failed": counts.failed_stores,
+        "vllm:kvferry_loads_failed": counts.failed_loads + counts.unavailable_loads,
+        "vllm:kvferry_pending_expired": counts.expired,
+        "vllm:kvferry_completions_late": stats.late + counts.unmatched,
+        "vllm:kvferry_events_lost": stats.events_lost,
     }
