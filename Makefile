@@ -67,6 +67,10 @@ wheel: $(VENV)/.tools ## build the release wheel and sdist into dist/, and try t
 	"$(TARGET)/wheel-venv/bin/python" scripts/smoke.py
 	@ls -l dist
 
+.PHONY: demo-vllm
+demo-vllm: $(VLLM_VENV)/.kvferry ## rounds of prompts through a tiny model in vLLM, without kvferry and with it
+	$(VLLM_VENV)/bin/python scripts/demo_vllm.py
+
 ## For developers
 
 .PHONY: test
@@ -101,11 +105,11 @@ torch: $(VLLM_VENV)/.kvferry ## tests of transfers between torch's tensors on th
 
 .PHONY: vllm
 vllm: $(VLLM_VENV)/.kvferry ## differential tests against vLLM's own managers, the plug-in under its scheduler
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm --ignore tests/vllm/test_engine.py
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm --ignore tests/vllm/test_engine.py --ignore tests/vllm/engine
 
 .PHONY: engine
 engine: $(VLLM_VENV)/.kvferry ## the plug-in in real vLLM engines on the CPU, byte for byte; not part of `make test`
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm/test_engine.py -o timeout=0
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm/engine tests/vllm/test_engine.py -o timeout=0
 
 .PHONY: stress
 stress: $(VLLM_VENV)/.kvferry ## the long tests: threads, 10 million operations, a million jobs, the mutation check
